@@ -78,10 +78,10 @@ def test_a_full_disk_is_named_with_the_file(tmp_path):
     code = f"""
 import resource, signal
 from pathlib import Path
-from fairseq_sparse.commands import average, common
+from fairseq_sparse.commands import cli, common
 from fairseq_sparse.files import write_text
 resource.setrlimit(resource.RLIMIT_FSIZE, (4000, resource.RLIM_INFINITY))
-average.main({average[1:]})
+cli.main({average})
 common.report_errors("table", write_text, Path("table.md"), "x" * 5000)
 """
     done = subprocess.run([PYTHON, "-c", code], cwd=tmp_path, capture_output=True, text=True)

@@ -32,7 +32,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_sparse.commands.common import command_parser, finish
+from fairseq_sparse.commands.common import command_parser
 from fairseq_sparse.commands.models import (
     add_max_tokens,
     add_model_arguments,
@@ -150,7 +150,3 @@ def align_typed(options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace) -> None:
     (align_typed if options.source else extract)(options)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("align", run, parse_arguments(arguments))

@@ -22,7 +22,6 @@ from fairseq_sparse.commands.common import (
     add_json,
     check_outputs,
     command_parser,
-    finish,
     print_tables,
 )
 from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS
@@ -205,7 +204,3 @@ def run(options: argparse.Namespace) -> None:
     counts = f"{gold['sure']} sure and {gold['possible']} possible links of {gold['path']}"
     note = f"{result['sentences']} sentences; {counts}"
     print_tables(tables, result, options, [note])
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("analyze alignment", run, parse_arguments(arguments))

@@ -12,7 +12,6 @@ from fairseq_sparse.commands.common import (
     add_json,
     check_outputs,
     command_parser,
-    finish,
     positive,
 )
 from fairseq_sparse.commands.models import (
@@ -68,7 +67,3 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         write_json(options.json, {"data": options.data, "sentences": sentences})
     print("\n\n\n".join(map(alternatives_text, sentences)))
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("analyze alternatives", run, parse_arguments(arguments))

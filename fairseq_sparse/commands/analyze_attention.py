@@ -47,7 +47,6 @@ from fairseq_sparse.commands.common import (
     add_plots,
     check_outputs,
     command_parser,
-    finish,
     positive,
     prepare_plots,
     print_tables,
@@ -136,7 +135,3 @@ def run(options: argparse.Namespace) -> None:
         from fairseq_sparse.plots.attention_curves import attention_figures
 
         write_plots(attention_figures(models), options)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("analyze attention", run, parse_arguments(arguments))

@@ -13,7 +13,6 @@ from fairseq_sparse.commands.common import (
     add_json,
     check_outputs,
     command_parser,
-    finish,
     positive,
     print_tables,
 )
@@ -52,7 +51,3 @@ def run(options: argparse.Namespace) -> None:
         print_left_out(rows[-1]["left_out"])
     result = {"data": options.data, "beam": options.beam, "rows": rows}
     print_tables([empty_table(rows)], result, options)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("analyze empty", run, parse_arguments(arguments))

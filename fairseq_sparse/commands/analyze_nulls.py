@@ -19,7 +19,6 @@ from fairseq_sparse.commands.common import (
     add_format,
     check_outputs,
     command_parser,
-    finish,
     output_file,
     print_tables,
     seed,
@@ -159,7 +158,3 @@ def run(options: argparse.Namespace) -> None:
     if bad is not None:
         print(f"{found['bad']} of {found['pairs']} pairs are bad", file=sys.stderr)
         print_tables([precision_table(found)], found, options)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("analyze nulls", run, parse_arguments(arguments))

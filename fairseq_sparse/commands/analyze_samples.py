@@ -20,7 +20,6 @@ from fairseq_sparse.commands.common import (
     check_outputs,
     command_parser,
     find_systems,
-    finish,
     print_tables,
     refuse_overwriting,
 )
@@ -64,7 +63,3 @@ def run(options: argparse.Namespace) -> None:
             raise AnalysisError(f"{path} is empty")
         rows.append({"name": name, **summarize([text.split() for text in texts])})
     print_tables([table(rows)], {"rows": rows}, options)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("analyze samples", run, parse_arguments(arguments))

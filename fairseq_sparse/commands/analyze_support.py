@@ -28,7 +28,6 @@ from fairseq_sparse.commands.common import (
     add_plots,
     check_outputs,
     command_parser,
-    finish,
     numbers,
     positive,
     prepare_plots,
@@ -151,7 +150,3 @@ def run(options: argparse.Namespace) -> None:
         from fairseq_sparse.plots.output_plots import output_figures
 
         write_plots(output_figures(rows, curves), options)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("analyze support", run, parse_arguments(arguments))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from fairseq_sparse.commands.common import command_parser, finish, positive, refuse_overwriting
+from fairseq_sparse.commands.common import command_parser, positive, refuse_overwriting
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -50,7 +50,3 @@ def run(options: argparse.Namespace) -> None:
         state = averaging.for_sharing(state)
     averaging.save_checkpoint(state, options.output)
     print(f"wrote the average of {len(paths)} checkpoints to {options.output}")
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("average", run, parse_arguments(arguments))

@@ -26,7 +26,6 @@ from fairseq_sparse.commands.common import (
     add_json,
     check_outputs,
     command_parser,
-    finish,
     print_tables,
     with_progress,
 )
@@ -114,7 +113,3 @@ def run(options: argparse.Namespace) -> None:
             print(f"'-': the class has too few tokens in {options.validation}", file=sys.stderr)
     result = {"data": options.data, "validation": options.validation, "rows": rows}
     print_tables(tables, result, options)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("calibrate", run, parse_arguments(arguments))

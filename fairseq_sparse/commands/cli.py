@@ -1,7 +1,7 @@
-"""The command ``fairseq-sparse``: it finds the subcommand's module and calls its ``main``.
+"""The command ``fairseq-sparse``: it finds the subcommand's module and runs it.
 
-A module is loaded when its subcommand runs, and loads torch and fairseq only after it has parsed
-its arguments, if it needs them at all.
+A module has ``parse_arguments``, and ``run``, which prints everything. It is loaded when its
+subcommand runs, and loads torch and fairseq only in ``run``, if it needs them at all.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ def run(command: str, arguments: Sequence[str]) -> int:
 
     def main() -> int:
         module = importlib.import_module(f"{__package__}.{module_name(command)}")
-        return module.main(list(arguments))
+        options = module.parse_arguments(list(arguments))
+        return common.report_errors(common.program(command), module.run, options)
 
     return common.exit_status(main, QUIET, name=common.program(command))
 

@@ -268,11 +268,6 @@ def program(command: str) -> str:
     return f"fairseq-sparse {command}"
 
 
-def finish(command: str, run: Callable[..., None], *arguments: Any) -> int:
-    """Run a command of fairseq-sparse, such as ``analyze nulls``, with ``report_errors``."""
-    return report_errors(program(command), run, *arguments)
-
-
 def report_errors(name: str, run: Callable[..., None], *arguments: Any) -> int:
     """Run a program and return its exit status; report user errors in one line.
 

@@ -25,7 +25,6 @@ from fairseq_sparse.commands.common import (
     check_outputs,
     command_parser,
     find_systems,
-    finish,
     positive,
     print_tables,
     refuse_overwriting,
@@ -81,7 +80,3 @@ def run(options: argparse.Namespace) -> None:
         result |= {"systems": names, "metric": "chrF"}
         result["sentences"] = [side_by_side.as_row(pair) for pair in pairs]
     print_tables(tables, result, options, notes)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("compare", run, parse_arguments(arguments))

@@ -16,7 +16,6 @@ from typing import Optional
 from fairseq_sparse.commands.common import (
     add_output_folder,
     command_parser,
-    finish,
     not_negative,
     positive,
 )
@@ -39,7 +38,3 @@ def run(given: argparse.Namespace) -> None:
     out = given.output_folder.absolute()
     engine.run(mbr.plan(read_recipes(given), out, given.samples, given.utility, given.seed))
     print((out / "table.txt").read_text(encoding="utf-8"), end="")
-
-
-def main(arguments: Optional[Sequence[str]] = None) -> int:
-    return finish("compare-mbr", run, parse_arguments(arguments))

@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fairseq_sparse.commands.common import add_output_folder, command_parser, finish, positive
+from fairseq_sparse.commands.common import add_output_folder, command_parser, positive
 from fairseq_sparse.recipes.corpora.clean import clean_pairs, split_text
 
 
@@ -52,7 +52,3 @@ def run(options: argparse.Namespace) -> None:
     else:
         limits = (options.max_tokens, options.max_ratio)
         clean_pairs(*places, options.languages, *limits, hold_out, options.long_test)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("corpus clean", run, parse_arguments(arguments))

@@ -13,7 +13,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from fairseq_sparse.commands.common import command_parser, finish
+from fairseq_sparse.commands.common import command_parser
 from fairseq_sparse.recipes.corpora.download import download
 
 
@@ -23,7 +23,7 @@ def _checksum(digits: int, text: str) -> str:
     return text
 
 
-def main(arguments: list[str] | None = None) -> int:
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("corpus download", __doc__)
     parser.add_argument("address", metavar="ADDRESS", help="http or https")
     parser.add_argument("file", metavar="FILE", type=Path)
@@ -31,7 +31,10 @@ def main(arguments: list[str] | None = None) -> int:
     for name, digits in (("sha256", 64), ("md5", 32)):
         kind = partial(_checksum, digits)
         expected.add_argument(f"--{name}", dest="checksum", type=kind, metavar="HEX")
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def run(options: argparse.Namespace) -> None:
     # Otherwise curl would go on writing when this process is terminated.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    return finish("corpus download", lambda: download(**vars(options)))
+    download(**vars(options))

@@ -17,13 +17,14 @@ with an empty side are kept.
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
-from fairseq_sparse.commands.common import command_parser, finish
+from fairseq_sparse.commands.common import command_parser
 from fairseq_sparse.recipes.corpora import extract, formats
 
 
-def main(arguments: list[str] | None = None) -> int:
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     listed = formats.__doc__.partition("\n\n")[2].rstrip()
     parser = command_parser("corpus extract", __doc__.format(formats=listed))
     add = parser.add_argument
@@ -38,4 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if unknown := set(options.remove_diacritics) - set(options.languages):
         parser.error(f"--remove-diacritics {unknown.pop()}: not one of --languages")
-    return finish("corpus extract", lambda: extract.extract(**vars(options)))
+    return options
+
+
+def run(options: argparse.Namespace) -> None:
+    extract.extract(**vars(options))

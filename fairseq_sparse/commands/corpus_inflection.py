@@ -14,13 +14,14 @@ would be ambiguous is written as its code point, such as U+00A0, which score-inf
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
-from fairseq_sparse.commands.common import command_parser, finish, positive
+from fairseq_sparse.commands.common import command_parser, positive
 from fairseq_sparse.recipes.corpora.inflection import SETTINGS, prepare
 
 
-def main(arguments: list[str] | None = None) -> int:
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("corpus inflection", __doc__)
     add = parser.add_argument
     add("--raw", type=Path, required=True, metavar="DIR")
@@ -30,5 +31,8 @@ def main(arguments: list[str] | None = None) -> int:
     add("--languages", nargs="+", default=[], metavar="LANG", help=text)
     text = "fail if there are fewer languages"
     add("--language-count", type=positive, default=0, metavar="N", help=text)
-    options = parser.parse_args(arguments)
-    return finish("corpus inflection", lambda: prepare(**vars(options)))
+    return parser.parse_args(arguments)
+
+
+def run(options: argparse.Namespace) -> None:
+    prepare(**vars(options))

@@ -7,23 +7,25 @@ translations of a group are the references of the test set: test.LANG, test.LANG
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
-from fairseq_sparse.commands.common import command_parser, finish, positive
+from fairseq_sparse.commands.common import command_parser, positive
 from fairseq_sparse.recipes.corpora.groups import split_groups
 
 
-def main(arguments: list[str] | None = None) -> int:
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("corpus split", __doc__)
     add = parser.add_argument
-    add("--input", type=Path, required=True, metavar="DIR")
+    add("--input", dest="source", type=Path, required=True, metavar="DIR")
     add("--output", type=Path, required=True, metavar="DIR")
     add("--languages", nargs=2, required=True, metavar="LANG")
     add("--valid", type=positive, required=True, metavar="N", help="groups")
     add("--test", type=positive, required=True, metavar="N", help="groups")
     text = "of a test sentence (default: 1)"
     add("--references", type=positive, default=1, metavar="N", help=text)
-    options = parser.parse_args(arguments)
-    places = options.input, options.output, options.languages
-    sizes = options.valid, options.test, options.references
-    return finish("corpus split", split_groups, *places, *sizes)
+    return parser.parse_args(arguments)
+
+
+def run(options: argparse.Namespace) -> None:
+    split_groups(**vars(options))

@@ -16,7 +16,6 @@ from fairseq_sparse.commands.common import (
     PICTURES,
     check_outputs,
     command_parser,
-    finish,
     numbers,
     picture_file,
     positive,
@@ -139,7 +138,7 @@ def labels(task: TranslationSparseTask, pair: SentenceAttention, place: str, tex
     return target, [target[-1], *target[:-1]], f"{text}: next token", f"{text}: tokens so far"
 
 
-def draw(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     import numpy as np
 
     from fairseq_sparse.measure.attention.attention_statistics import (
@@ -179,7 +178,3 @@ def draw(options: argparse.Namespace) -> None:
     )
     save_figure(figure, options.output)
     print(f"wrote {options.output}")
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("draw attention", draw, parse_arguments(arguments))

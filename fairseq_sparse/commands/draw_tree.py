@@ -14,7 +14,6 @@ from fairseq_sparse.commands.common import (
     add_plots,
     check_outputs,
     command_parser,
-    finish,
     positive,
     prepare_plots,
     write_plots,
@@ -97,7 +96,3 @@ def title(tree: dict) -> str:
         f"{tree['translations']} with total probability {tree['mass']:.4g}\n"
         f"source: {tree['source']}"
     )
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("draw tree", run, parse_arguments(arguments))

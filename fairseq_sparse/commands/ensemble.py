@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Optional
 
 from fairseq_sparse.commands import table_results
-from fairseq_sparse.commands.common import command_parser, finish
+from fairseq_sparse.commands.common import command_parser
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.files import read_json
 from fairseq_sparse.recipes import engine, ensemble
@@ -58,7 +58,3 @@ def run(given: argparse.Namespace) -> None:
     folder = given.run_dir.absolute()
     engine.run(ensemble.plan(read_recipes(given), folder))
     table_results.run(table_results.parse_arguments([str(folder)]))
-
-
-def main(arguments: Optional[Sequence[str]] = None) -> int:
-    return finish("ensemble", run, parse_arguments(arguments))

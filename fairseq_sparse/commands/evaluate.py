@@ -13,7 +13,7 @@ import argparse
 import re
 from pathlib import Path
 
-from fairseq_sparse.commands.common import command_parser, finish, positive
+from fairseq_sparse.commands.common import command_parser, positive
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of, read_json
 from fairseq_sparse.recipes.parts import USER_DIR
@@ -117,10 +117,7 @@ def run(options: argparse.Namespace) -> None:
     folder.mkdir(exist_ok=True)
     engine.run(plan(options, checkpoint, folder.absolute()))
     if options.subset == "test":
-        table_results.main([str(folder)])  # beside a single checkpoint, they would not count
+        # Beside a single checkpoint, the results would not count.
+        table_results.run(table_results.parse_arguments([str(folder)]))
     elif options.reference:
         print(score.describe(read_json(folder / score_files(options.subset)[1])))
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("evaluate", run, parse_arguments(arguments))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fairseq_sparse.commands.common import command_parser, finish, refuse_overwriting
+from fairseq_sparse.commands.common import command_parser, refuse_overwriting
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -49,7 +49,3 @@ def run(options: argparse.Namespace) -> None:
         places = options.input, options.data, Path(options.output)
         convert_to_ctranslate2(*places, options.quantization)
     print(f"wrote {options.output}")
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("export", run, parse_arguments(arguments))

@@ -6,7 +6,7 @@ and --criterion, and has no hook in between.
 
 from __future__ import annotations
 
-from argparse import Action, ArgumentDefaultsHelpFormatter, ArgumentParser
+from argparse import Action, ArgumentDefaultsHelpFormatter, ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from fairseq_sparse.commands.common import command_parser
@@ -81,7 +81,9 @@ def _flags(config: type[FairseqDataclass]) -> list[Action]:
     return [action for action in parser._actions if action.option_strings]
 
 
-def main(arguments: list[str] | None = None) -> int:
-    command_parser("flags", __doc__).parse_args(arguments)
+def parse_arguments(arguments: list[str] | None) -> Namespace:
+    return command_parser("flags", __doc__).parse_args(arguments)
+
+
+def run(options: Namespace) -> None:
     print(list_flags(), end="")
-    return 0

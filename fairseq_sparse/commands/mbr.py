@@ -96,7 +96,3 @@ def run(options: argparse.Namespace) -> None:
             for one in candidates:
                 print(f"U-{number}\t{one.utility:.4f}\t{one.count}\t{one.text}")
     common.print_tables(tables, result, options, notes)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return common.finish("mbr", run, parse_arguments(arguments))

@@ -10,7 +10,7 @@ is running in the folder.
 import argparse
 import os
 
-from fairseq_sparse.commands.common import command_parser, finish
+from fairseq_sparse.commands.common import command_parser
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -40,7 +40,3 @@ def run(options: argparse.Namespace) -> None:
         print(f"nothing to do: no damaged {LAST} and no outdated file in {options.folder}")
     else:
         print(f"{options.folder} has no {LAST}: is it the --save-dir? A training would start anew")
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("recover", run, parse_arguments(arguments))

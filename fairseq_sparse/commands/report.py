@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 from fairseq_sparse.commands.common import (
     check_outputs,
     command_parser,
-    finish,
     output_file,
     positive,
     with_progress,
@@ -138,7 +137,3 @@ def run(options: argparse.Namespace) -> None:
     report(options)
     size = options.output.stat().st_size / 1e6
     print(f"wrote {options.output}, {size:.1f} MB")
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("report", run, parse_arguments(arguments))

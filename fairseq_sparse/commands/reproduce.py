@@ -125,7 +125,3 @@ def end(failed: Sequence[str]) -> None:
             f"{len(failed)} runs failed (see above): the table has their earlier results, if any; "
             "start the same command again to go on"
         )
-
-
-def main(arguments: Optional[Sequence[str]] = None) -> int:
-    return common.finish("reproduce", run, parse_arguments(arguments))

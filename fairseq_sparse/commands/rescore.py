@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from fairseq_sparse.commands.common import (
     check_outputs,
     command_parser,
-    finish,
     output_file,
     with_progress,
 )
@@ -87,7 +86,3 @@ def run(options: argparse.Namespace) -> None:
         write_text(options.output, text)
     else:
         sys.stdout.write(text)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("rescore", run, parse_arguments(arguments))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_sparse.commands import table_results
-from fairseq_sparse.commands.common import command_parser, finish, numbers, positive
+from fairseq_sparse.commands.common import command_parser, numbers, positive
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes import catalogue, engine, grid, records
 from fairseq_sparse.recipes.data import own_data
@@ -318,7 +318,3 @@ def listing() -> str:
     ):
         lines += ["", f"{title}:", *(f"  {name}" for name in names)]
     return "\n".join(lines)
-
-
-def main(arguments: Optional[Sequence[str]] = None) -> int:
-    return finish("run", run, parse_arguments(arguments))

@@ -33,7 +33,6 @@ from fairseq_sparse.commands.common import (
     check_outputs,
     command_parser,
     find_translations,
-    finish,
     output_file,
 )
 from fairseq_sparse.files import lines_of, write_json, write_text
@@ -190,7 +189,3 @@ def run(options: argparse.Namespace) -> None:
     if options.by_frequency:
         table = word_frequency.frequency_table({"translations": result["by_frequency"]})
         print("\n" + format_table(*table))
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("score", run, parse_arguments(arguments))

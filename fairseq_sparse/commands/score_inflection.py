@@ -16,12 +16,7 @@ from fairseq_sparse.commands import common
 from fairseq_sparse.recipes.corpora.inflection_score import figures_table, score_files
 
 
-def run(options: argparse.Namespace) -> None:
-    result = score_files(options.generated, options.reference, options.guesses)
-    common.print_tables([figures_table(result)], result, options)
-
-
-def main(arguments: list[str] | None = None) -> int:
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = common.command_parser("score-inflection", __doc__)
     add = parser.add_argument
     add("generated", type=Path, metavar="GENERATED", help="output of fairseq-generate")
@@ -31,4 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
     common.add_json(parser)
     options = parser.parse_args(arguments)
     common.check_outputs(parser, options, "json")
-    return common.finish("score-inflection", run, options)
+    return options
+
+
+def run(options: argparse.Namespace) -> None:
+    result = score_files(options.generated, options.reference, options.guesses)
+    common.print_tables([figures_table(result)], result, options)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fairseq_sparse.commands.common import command_parser, finish, positive
+from fairseq_sparse.commands.common import command_parser, positive
 from fairseq_sparse.commands.sheets_make import add_sheet_options, write_new
 
 
@@ -39,7 +39,3 @@ def run(options: argparse.Namespace) -> None:
     text = sheet(sample, SEPARATORS[options.separator])
     write_new(options.output_folder, key, {"sheet.csv": text.encode("utf-8-sig")})
     print(f"wrote a sheet with {len(sample)} pairs to {options.output_folder}; keep key.json")
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("sheets draw-pairs", run, parse_arguments(arguments))

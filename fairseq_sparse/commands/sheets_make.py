@@ -24,7 +24,6 @@ from fairseq_sparse.commands.common import (
     add_output_folder,
     command_parser,
     find_systems,
-    finish,
     not_negative,
     positive,
     seed,
@@ -119,7 +118,3 @@ def run(options: argparse.Namespace) -> None:
     counts = " and ".join(str(len(rows)) for rows in sheets.values())
     folder = options.output_folder
     print(f"wrote sheets with {counts} translations to {folder}; keep key.json to yourself")
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("sheets make", run, parse_arguments(arguments))

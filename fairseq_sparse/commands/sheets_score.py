@@ -18,7 +18,6 @@ from fairseq_sparse.commands.common import (
     add_json,
     check_outputs,
     command_parser,
-    finish,
     print_tables,
 )
 from fairseq_sparse.files import read_json
@@ -60,7 +59,3 @@ def run(options: argparse.Namespace) -> None:
     summary = human_evaluation.summarize(sheets, scores)
     tables, notes = [human_evaluation.scores_table(summary)], human_evaluation.notes(summary)
     print_tables(tables, summary, options, notes)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("sheets score", run, parse_arguments(arguments))

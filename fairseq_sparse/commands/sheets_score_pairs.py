@@ -14,7 +14,6 @@ from fairseq_sparse.commands.common import (
     add_json,
     check_outputs,
     command_parser,
-    finish,
     print_tables,
 )
 from fairseq_sparse.files import read_json
@@ -44,7 +43,3 @@ def run(options: argparse.Namespace) -> None:
     answers = parse_sheet(options.sheet, lambda text: read_answers(text, sample))
     summary = summarize_answers(sample, answers)
     print_tables([answers_table(summary)], summary, options)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("sheets score-pairs", run, parse_arguments(arguments))

@@ -13,7 +13,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Optional
 
-from fairseq_sparse.commands.common import command_parser, finish, numbers
+from fairseq_sparse.commands.common import command_parser, numbers
 from fairseq_sparse.commands.reproduce import add_grid_options, end, stem_of
 from fairseq_sparse.commands.run import options_of
 from fairseq_sparse.errors import RecipeError
@@ -70,7 +70,3 @@ def run(given: argparse.Namespace) -> None:
         log(message)
     log(f"the table and the picture: {stem}.*")
     end(failed)
-
-
-def main(arguments: Optional[Sequence[str]] = None) -> int:
-    return finish("sweep", run, parse_arguments(arguments))

@@ -16,7 +16,6 @@ from typing import Any
 from fairseq_sparse.commands.common import (
     add_format,
     command_parser,
-    finish,
     one_line,
     print_tables,
     program,
@@ -172,7 +171,3 @@ def run(options: argparse.Namespace) -> None:
             # Below another form of table, it would have to be removed by hand.
             file = sys.stdout if options.format == "md" else sys.stderr
             print(f"\n{label}: {text}", file=file)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish(COMMAND, run, parse_arguments(arguments))

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from fairseq_sparse.commands.common import (
     add_plots,
     command_parser,
-    finish,
     positive,
     prepare_plots,
     write_plots,
@@ -133,7 +132,3 @@ def picture(translator: Translator, sample: dict[str, Any], nodes: int):
     ((_, tree),) = trees_of(translator, sample, nodes)
     (source,) = source_texts(translator, sample).values()
     return draw_tree(tree, 0.01, source)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return finish("translate", run, parse_arguments(arguments))

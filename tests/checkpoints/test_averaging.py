@@ -21,7 +21,7 @@ from fairseq_sparse.checkpoints.averaging import (
     save_checkpoint,
 )
 from fairseq_sparse.checkpoints.loading import load_checkpoint
-from fairseq_sparse.commands import average as script
+from fairseq_sparse.commands import cli
 from fairseq_sparse.errors import CheckpointError
 
 # Hypothesis runs a test many times in one tmp_path; every run writes its own files anew.
@@ -210,7 +210,7 @@ def test_exponential_averages_are_rounded_once(tmp_path):
 def test_a_checkpoint_without_its_exponential_average_is_refused(tmp_path, capsys):
     (without,) = write(tmp_path, [make_state()])
     output = tmp_path / "average.pt"
-    assert script.main(["--inputs", without, "--output", str(output), "--ema"]) == 1
+    assert cli.run("average", ["--inputs", without, "--output", str(output), "--ema"]) == 1
     assert "was not trained with --store-ema" in capsys.readouterr().err
     (state,) = with_exponential_average("ema_fp32_params", 1.0)
     del state["extra_state"]["ema_fp32_params"]["decoder.half"]
@@ -337,11 +337,11 @@ def test_only_a_file_is_replaced(place, tmp_path, monkeypatch, capsys):
     with pytest.raises(CheckpointError, match=str(output)):
         save_checkpoint(make_state(), output)
     missing = str(tmp_path / "missing.pt")
-    assert script.main(["--inputs", missing, "--output", str(output)]) == 1
+    assert cli.run("average", ["--inputs", missing, "--output", str(output)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert str(output) in line
     monkeypatch.chdir(inside)
-    assert script.main(["--inputs", missing, "--output", ""]) == 1
+    assert cli.run("average", ["--inputs", missing, "--output", ""]) == 1
     assert output.lstat() == before
     assert {path.name for path in tmp_path.iterdir()} == {"average.pt", "folder"}
 
@@ -386,7 +386,7 @@ def test_command_line_fails_loudly_and_keeps_what_is_there(tmp_path):
     ],
 )
 def test_command_line_refuses_what_makes_no_sense(named, arguments, capsys):
-    assert_refused(capsys, named, script.main, arguments.split())
+    assert_refused(capsys, named, cli.run, "average", arguments.split())
 
 
 # --- checkpoints to give away --------------------------------------------------------------------

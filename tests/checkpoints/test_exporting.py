@@ -18,7 +18,7 @@ from checkpoints import make_state, write
 from commands import generate, hypotheses
 from fairseq_sparse.checkpoints.exporting import export_checkpoint
 from fairseq_sparse.checkpoints.loading import load_checkpoint
-from fairseq_sparse.commands import export as script
+from fairseq_sparse.commands import cli
 from fairseq_sparse.errors import CheckpointError
 from fork_python import PYTHON
 
@@ -54,7 +54,7 @@ def stock(command, data, *flags):
 def test_stock_fairseq_translates_with_an_exported_checkpoint(folder, tmp_path, capsys):
     path = of(folder, "softmax", tmp_path)
     before = path.read_bytes()
-    assert script.main([str(path), str(tmp_path / "stock.pt")]) == 0
+    assert cli.run("export", [str(path), str(tmp_path / "stock.pt")]) == 0
     assert path.read_bytes() == before and "wrote" in capsys.readouterr().out
     flags = ("--task", "translation", "--path", tmp_path / "stock.pt", "--beam", 3)
     # The last flag: fairseq-fixed's own tasks would leave sentences out.
@@ -68,7 +68,7 @@ def test_stock_fairseq_translates_with_an_exported_checkpoint(folder, tmp_path, 
 def test_stock_fairseq_knows_all_that_is_in_an_exported_checkpoint(tmp_path):
     """fairseq builds the criterion from it too, and its settings do not name this package."""
     path = of(SETS[0], "softmax", tmp_path)
-    assert script.main([str(path), str(tmp_path / "stock.pt")]) == 0
+    assert cli.run("export", [str(path), str(tmp_path / "stock.pt")]) == 0
     state = load_checkpoint(tmp_path / "stock.pt")
     assert "sparse" not in str(state["cfg"]) and "last_optimizer_state" not in state
     assert not {"output_transform", "exact_search"} & set(vars(state["cfg"]["model"]))
@@ -93,7 +93,7 @@ def test_other_models_are_stocks_own_after_it(name, flags, stock_model, tmp_path
     flags += ["--batch-size", 8, "--max-update", 2, "--save-dir", tmp_path]
     frozen.run(train, frozen.DATA, *flags)
     ours = tmp_path / "checkpoint_last.pt"
-    assert script.main([str(ours), str(tmp_path / "stock.pt")]) == 0
+    assert cli.run("export", [str(ours), str(tmp_path / "stock.pt")]) == 0
     models = []
     for path in (ours, tmp_path / "stock.pt"):
         (model,), _, _ = load_model_ensemble_and_task(
@@ -113,7 +113,7 @@ def test_other_models_are_stocks_own_after_it(name, flags, stock_model, tmp_path
 @pytest.mark.parametrize("name", SPARSE)
 def test_a_sparse_model_is_refused_by_name(name, tmp_path, capsys):
     path, output = of(SETS[-1], name, tmp_path), tmp_path / "stock.pt"
-    assert script.main([str(path), str(output)]) == 1
+    assert cli.run("export", [str(path), str(output)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert str(path) in line and SPARSE[name] in line and not output.exists()
 
@@ -165,7 +165,7 @@ def test_what_is_not_of_this_package_is_refused(tmp_path, capsys):
     (path,) = write(tmp_path, [state])
     with pytest.raises(CheckpointError, match="not a checkpoint of a fairseq_sparse model"):
         export_checkpoint(path)
-    assert script.main([path, path]) == 1
+    assert cli.run("export", [path, path]) == 1
     assert "is an input, and would be overwritten" in capsys.readouterr().err
 
 
@@ -197,7 +197,7 @@ def test_ctranslate2_finds_the_same_greedy_translations(data, sparse_checkpoint,
     def translate(*flags):
         output = tmp_path / f"model{len(flags)}"
         words = [sparse_checkpoint, output, "--to", "ctranslate2", "--data", data, *flags]
-        assert script.main([str(word) for word in words]) == 0
+        assert cli.run("export", [str(word) for word in words]) == 0
         translator = ctranslate2.Translator(str(output), intra_threads=1)
         found = translator.translate_batch([line.split() for line in source], beam_size=1)
         return [result.hypotheses[0][:LIMIT] for result in found]
@@ -210,5 +210,5 @@ def test_ctranslate2_finds_the_same_greedy_translations(data, sparse_checkpoint,
 def test_other_attention_is_not_exported_to_ctranslate2(name, tmp_path, capsys):
     path = of(SETS[0], name, tmp_path)
     words = [path, tmp_path / "model", "--to", "ctranslate2", "--data", frozen.DATA]
-    assert script.main([str(word) for word in words]) == 1
+    assert cli.run("export", [str(word) for word in words]) == 1
     assert "--attention" in capsys.readouterr().err and not (tmp_path / "model").exists()

@@ -27,7 +27,7 @@ from fairseq_sparse.checkpoints.loading import (
     check_settings,
     load_checkpoint,
 )
-from fairseq_sparse.commands import average, export
+from fairseq_sparse.commands import cli
 from fairseq_sparse.errors import CheckpointError
 from fork_python import PYTHON
 
@@ -226,9 +226,9 @@ def test_fields_of_the_wrong_type_end_in_one_line(tmp_path, value):
         (path,) = write(tmp_path, [good])
         part[name] = before
         output = str(tmp_path / "out.pt")
-        assert average.main(["--inputs", path, "--output", output]) in (0, 1), name
-        assert average.main(["--ema", "--inputs", path, "--output", output]) in (0, 1), name
-        assert export.main([path, output]) in (0, 1), name
+        assert cli.run("average", ["--inputs", path, "--output", output]) in (0, 1), name
+        assert cli.run("average", ["--ema", "--inputs", path, "--output", output]) in (0, 1), name
+        assert cli.run("export", [path, output]) in (0, 1), name
 
 
 # --- code in the pickle --------------------------------------------------------------------------

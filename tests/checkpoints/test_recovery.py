@@ -15,7 +15,7 @@ from fairseq_sparse.checkpoints.recovery import (
     recover_last_checkpoint,
     remove_outdated,
 )
-from fairseq_sparse.commands import recover
+from fairseq_sparse.commands import cli
 
 
 def state(updates, weight=0.0):
@@ -149,20 +149,20 @@ def test_a_recovery_that_was_killed_is_done_again(allowed, tmp_path, monkeypatch
 
 
 def test_a_folder_without_a_last_checkpoint_is_named(tmp_path, capsys):
-    assert recover.main([str(tmp_path)]) == 0
+    assert cli.run("recover", [str(tmp_path)]) == 0
     assert str(tmp_path) in capsys.readouterr().out
-    assert recover.main([str(tmp_path), "--quiet"]) == 0 and not capsys.readouterr().out
+    assert cli.run("recover", [str(tmp_path), "--quiet"]) == 0 and not capsys.readouterr().out
 
 
 def test_command_line(tmp_path, capsys):
     save(tmp_path, checkpoint1=10)
     (tmp_path / LAST).write_bytes(b"")
-    assert recover.main([str(tmp_path)]) == 0
+    assert cli.run("recover", [str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "checkpoint1.pt, after update 10" in printed and printed.count("\n") == 1
-    assert recover.main([str(tmp_path), "--quiet"]) == 0
+    assert cli.run("recover", [str(tmp_path), "--quiet"]) == 0
     assert capsys.readouterr().out == ""
-    assert recover.main([str(tmp_path / "none")]) == 1
+    assert cli.run("recover", [str(tmp_path / "none")]) == 1
 
 
 def save_keeping(folder, **settings):
@@ -177,7 +177,7 @@ def save_keeping(folder, **settings):
 
 def test_what_fairseq_could_not_delete_any_more_is_deleted(tmp_path, capsys):
     save_keeping(tmp_path, keep_last_epochs=2, keep_interval_updates=1)
-    assert recover.main([str(tmp_path)]) == 0
+    assert cli.run("recover", [str(tmp_path)]) == 0
     kept = {f"checkpoint{name}.pt" for name in ("10", "11", "_11_108", "_best", "_last")}
     assert set(contents(tmp_path)) == kept
     printed = capsys.readouterr().out

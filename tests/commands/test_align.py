@@ -14,7 +14,7 @@ import attention_by_hand
 import references
 import toy
 from bad_input import assert_refused
-from fairseq_sparse.commands import align
+from fairseq_sparse.commands import align, cli
 from fairseq_sparse.measure.alignment.alignment_folder import AlignmentFolder
 from fairseq_sparse.measure.attention.forced_attention import forced_attention
 from fairseq_sparse.measure.translator import load_translator, search, with_best_translations
@@ -60,7 +60,7 @@ def checkpoints(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 def call_here(data: Path, checkpoint: Path, output: Path, *flags: object) -> int:
     """Run the script in this process, which saves the time of importing fairseq."""
     arguments = [data, "--path", checkpoint, "--output-folder", output, "--cpu", *flags]
-    return align.main(list(map(str, arguments)))
+    return cli.run("align", list(map(str, arguments)))
 
 
 def read(folder: Path) -> dict[str, bytes]:
@@ -145,7 +145,7 @@ def test_command_line_and_sentence_that_is_too_long(
     manifest = json.loads((output / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["too_long"] == [TOO_LONG] and manifest["sentences"] == 23
     assert manifest["checkpoint"]["path"] == str(checkpoints["stock"])
-    assert align.main(list(map(str, arguments))) == 0
+    assert cli.run("align", list(map(str, arguments))) == 0
     assert capsys.readouterr().out.startswith("done already")
 
 
@@ -237,7 +237,7 @@ def test_a_typed_pair_has_the_links_of_the_model_run_on_it(
 ) -> None:
     source, target = "w1 w2 w3 w5", "w4 w0 w2"
     flags = [data, "--path", checkpoints[model], "--cpu", "--source", source, "--target", target]
-    assert align.main(list(map(str, flags))) == 0
+    assert cli.run("align", list(map(str, flags))) == 0
     header, _, *rows = (
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in capsys.readouterr().out.splitlines()
@@ -263,7 +263,7 @@ def test_a_typed_sentence_is_translated_first(
     data: Path, checkpoints: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = [data, "--path", checkpoints["rela_g"], "--cpu", "--source", "w1 w2 w3"]
-    assert align.main(list(map(str, flags))) == 0
+    assert cli.run("align", list(map(str, flags))) == 0
     translator = load_translator(str(checkpoints["rela_g"]), str(data), True)
     (sample,) = with_best_translations(translator, [typed_batch(translator, ["w1 w2 w3"])], 5)
     words = translator.task.target_dictionary.string(sample["target"], "subword_nmt").split()

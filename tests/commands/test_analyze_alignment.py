@@ -9,7 +9,7 @@ import pytest
 
 import toy
 from bad_input import assert_refused
-from fairseq_sparse.commands import analyze_alignment
+from fairseq_sparse.commands import cli
 from fairseq_sparse.measure.alignment.alignment_folder import WORDS, AlignmentFolder, link_files
 
 # Sentence 1: two sure links and a possible one; sentence 2: none; sentence 3: a sure one.
@@ -55,7 +55,7 @@ def make_folder(path: Path, lines=LINES, source=SOURCE, target=TARGET, **setting
 
 
 def call_here(*arguments: object) -> int:
-    return analyze_alignment.main(list(map(str, arguments)))
+    return cli.run("analyze alignment", list(map(str, arguments)))
 
 
 def rows(text: str) -> list[list[str]]:

@@ -11,7 +11,7 @@ import torch
 
 import toy
 from bad_input import assert_refused
-from fairseq_sparse.commands import analyze_attention
+from fairseq_sparse.commands import cli
 from fairseq_sparse.measure.attention.shuffled_references import derange
 
 FLAGS = {
@@ -42,7 +42,7 @@ def forget(checkpoint: Path) -> None:
 
 def call_here(*arguments: object) -> int:
     """Run the script in this process, which saves the time of importing fairseq."""
-    return analyze_attention.main([*map(str, arguments), "--cpu"])
+    return cli.run("analyze attention", [*map(str, arguments), "--cpu"])
 
 
 @pytest.mark.slow_except("transformer_sparse_tiny")

@@ -9,7 +9,7 @@ import pytest
 
 import toy
 from bad_input import assert_refused
-from fairseq_sparse.commands import analyze_nulls
+from fairseq_sparse.commands import cli
 from fairseq_sparse.measure.attention.forced_attention import forced_attention
 from fairseq_sparse.measure.attention.shuffled_references import derange
 from fairseq_sparse.measure.translator import load_translator
@@ -31,7 +31,7 @@ def checkpoints(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 
 def call_here(*arguments: object) -> int:
-    return analyze_nulls.main([*map(str, arguments), "--cpu"])
+    return cli.run("analyze nulls", [*map(str, arguments), "--cpu"])
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:

@@ -9,7 +9,7 @@ import pytest
 from sacrebleu.metrics import TER
 
 from bad_input import assert_refused
-from fairseq_sparse.commands.compare import main
+from fairseq_sparse.commands import cli
 from fairseq_sparse.measure.text.scores import score_systems
 
 TEXTS = {
@@ -31,7 +31,10 @@ def files(tmp_path: Path) -> dict[str, str]:
 def test_all_systems_are_scored_and_tested_against_the_first(files, tmp_path, capsys) -> None:
     systems = [f"a={files['one']}", f"b={files['two']}", files["three"]]
     how = ["--reference", files["ref"], "--metrics", "ter", "--resamples", "40"]
-    assert main([*systems, *how, "--by-frequency", files["ref"], "--format", "json"]) == 0
+    assert (
+        cli.run("compare", [*systems, *how, "--by-frequency", files["ref"], "--format", "json"])
+        == 0
+    )
     found = json.loads(capsys.readouterr().out)
     texts = [TEXTS[name] for name in ("one", "two", "three")]
     (expected,) = score_systems(texts, [TEXTS["ref"]], [TER()], 40)
@@ -41,7 +44,7 @@ def test_all_systems_are_scored_and_tested_against_the_first(files, tmp_path, ca
     }
     assert found["p"] == {name: {"TER": p} for name, p in zip(names[1:], expected.p, strict=True)}
     assert [found["by_frequency"][name][2]["f1"] for name in names][2] == 1
-    assert main([*systems, *how, "--format", "tsv"]) == 0
+    assert cli.run("compare", [*systems, *how, "--format", "tsv"]) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert rows[0] == ["system", "TER", "p"]
     assert [row[:2] for row in rows[1:4]] == [
@@ -53,7 +56,7 @@ def test_sentences_come_in_two_lists(files, tmp_path, capsys) -> None:
     command = [f"a={files['one']}", f"b={files['two']}", "--reference", files["ref"]]
     command += ["--sentences", "1", "--json", str(tmp_path / "x.json"), "--resamples", "9"]
     for source in ([], ["--source", files["src"]]):
-        assert main([*command, *source]) == 0
+        assert cli.run("compare", [*command, *source]) == 0
         printed = capsys.readouterr().out
         assert "3 sentences differ" in printed
         better, _, worse = printed.partition("a is better than b in 1:")
@@ -69,7 +72,9 @@ def test_what_does_not_fit_is_refused(files, tmp_path, capsys) -> None:
     short = tmp_path / "short"
     short.write_text("the dog\n")
     one, ref = files["one"], ["--reference", files["ref"]]
-    assert_refused(capsys, "short", main, [one, str(short), *ref])
-    assert_refused(capsys, "short", main, [one, "--reference", str(short)])
-    assert_refused(capsys, "two systems", main, [one, *ref, "--sentences", "1"])
-    assert_refused(capsys, "give both", main, [one, files["two"], *ref, "--source", files["src"]])
+    assert_refused(capsys, "short", cli.run, "compare", [one, str(short), *ref])
+    assert_refused(capsys, "short", cli.run, "compare", [one, "--reference", str(short)])
+    assert_refused(capsys, "two systems", cli.run, "compare", [one, *ref, "--sentences", "1"])
+    assert_refused(
+        capsys, "give both", cli.run, "compare", [one, files["two"], *ref, "--source", files["src"]]
+    )

@@ -13,7 +13,7 @@ import torch
 import attention_by_hand
 import toy
 from bad_input import assert_refused
-from fairseq_sparse.commands import draw_attention
+from fairseq_sparse.commands import cli
 from fairseq_sparse.measure.translator import load_translator, search
 from fairseq_sparse.plots import attention_plots
 
@@ -40,7 +40,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
 
 
 def call_here(*arguments: object) -> int:
-    return draw_attention.main([*map(str, arguments), "--cpu"])
+    return cli.run("draw attention", [*map(str, arguments), "--cpu"])
 
 
 def sentence(data: Path, side: str, number: int) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 import toy
 from bad_input import assert_refused
 from commands import generate, hypotheses
-from fairseq_sparse.commands import evaluate
+from fairseq_sparse.commands import cli, evaluate
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_all_is_measured_once(
     run = checkpoint.parent
     reference = data.parent / "test.en"
     words = [str(run), str(data), "--cpu", "--tokenizer", "space", "--reference", str(reference)]
-    assert evaluate.main(words) == 0
+    assert cli.run("evaluate", words) == 0
     printed = capfd.readouterr().out
     best = run / "checkpoint_best.pt"
     expected = hypotheses(generate(data, best, "--beam", 5).stdout)
@@ -35,7 +35,7 @@ def test_all_is_measured_once(
     bleu = json.loads((run / "bleu.json").read_text(encoding="utf-8"))["bleu"]
     assert f"{bleu:.2f}" in printed and "zeros in attention" in printed
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*.txt")}
-    assert evaluate.main(words) == 0
+    assert cli.run("evaluate", words) == 0
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*.txt")} == before
 
 
@@ -44,7 +44,7 @@ def test_a_single_checkpoint_has_its_results_in_a_folder_of_its_name(
 ) -> None:
     words = [checkpoint, data, "--cpu", "--tokenizer", "space"]
     words += ["--reference", data.parent / "test.en"]
-    assert evaluate.main([str(word) for word in words]) == 0
+    assert cli.run("evaluate", [str(word) for word in words]) == 0
     bleu = json.loads((checkpoint.with_suffix("") / "bleu.json").read_text(encoding="utf-8"))
     assert f"{bleu['bleu']:.2f}" in capfd.readouterr().out
 
@@ -86,8 +86,8 @@ def test_data_without_dictionaries_are_refused(
 ) -> None:
     checkpoint = tmp_path / "checkpoint_best.pt"
     checkpoint.touch()
-    assert_refused(capsys, "test.", evaluate.main, [str(tmp_path), str(tmp_path)])
+    assert_refused(capsys, "test.", cli.run, "evaluate", [str(tmp_path), str(tmp_path)])
     for name in ("test.de-en.de.bin", "test.de-en.en.bin"):
         (tmp_path / name).touch()
     assert evaluate.find_languages(tmp_path, "test") == ("de", "en")
-    assert_refused(capsys, "dict.", evaluate.main, [str(tmp_path), str(tmp_path)])
+    assert_refused(capsys, "dict.", cli.run, "evaluate", [str(tmp_path), str(tmp_path)])

@@ -11,7 +11,7 @@ import sacrebleu
 from sacrebleu.metrics import BLEU, CHRF
 
 from bad_input import assert_refused
-from fairseq_sparse.commands import analyze_samples, mbr
+from fairseq_sparse.commands import cli
 from fairseq_sparse.measure.text import scores
 from fairseq_sparse.measure.text.scores import score_systems
 
@@ -55,7 +55,7 @@ def test_the_best_sample_of_each_sentence_is_written(utility, samples, tmp_path,
     ]
     output, result = tmp_path / "out", tmp_path / "out.json"
     arguments = [*files, "--output", str(output), "--json", str(result), "--utility", utility]
-    assert mbr.main([*arguments, "--utilities"]) == 0
+    assert cli.run("mbr", [*arguments, "--utilities"]) == 0
     score = {"chrf": sacrebleu.sentence_chrf, "bleu": sacrebleu.sentence_bleu}[utility]
     chosen = output.read_text("utf-8").split("\n")
     assert chosen == [*(naive(sentence, score) for sentence in samples), ""]
@@ -80,7 +80,7 @@ def test_the_result_is_scored_and_compared_as_sacrebleu_does(samples, tmp_path, 
     file, output = printed(tmp_path / "a", samples), tmp_path / "out"
     arguments = [str(file), "--output", str(output), "--json", str(tmp_path / "json")]
     arguments += ["--reference", str(tmp_path / "ref")]
-    assert mbr.main(arguments) == 0
+    assert cli.run("mbr", arguments) == 0
     hypotheses = output.read_text("utf-8").splitlines()
     expected = {
         "BLEU": sacrebleu.corpus_bleu(hypotheses, [references]).score,
@@ -91,7 +91,7 @@ def test_the_result_is_scored_and_compared_as_sacrebleu_does(samples, tmp_path, 
     assert f"| {expected['BLEU']:.2f} |" in capsys.readouterr().out
 
     arguments += ["--baseline", str(tmp_path / "base"), "--resamples", "50"]
-    assert mbr.main(arguments) == 0
+    assert cli.run("mbr", arguments) == 0
     written = json.loads((tmp_path / "json").read_text())
     metrics = [CHRF(), BLEU(force=True)]
     found = score_systems([baseline, hypotheses], [references], metrics, 50)
@@ -120,13 +120,13 @@ def test_samples_that_do_not_fit_are_refused(change, samples, tmp_path, capsys):
     second.write_bytes(change(tmp_path).read_bytes())
     output = tmp_path / "out"
     arguments = [str(tmp_path / "a"), str(second), "--output", str(output)]
-    assert_refused(capsys, second, mbr.main, arguments)
+    assert_refused(capsys, second, cli.run, "mbr", arguments)
     assert not output.exists()
 
 
 def test_equal_samples_of_a_model_that_is_certain_are_taken(tmp_path):
     files = [str(printed(tmp_path / name, [["x", "x"], ["y y", "y y"]])) for name in "ab"]
-    assert mbr.main([*files, "--output", str(tmp_path / "out")]) == 0
+    assert cli.run("mbr", [*files, "--output", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out").read_text() == "x\ny y\n"
 
 
@@ -136,7 +136,7 @@ def test_translations_are_kept_if_they_cannot_be_scored(samples, tmp_path, monke
     arguments = [str(file), "--output", str(output), "--reference", str(reference)]
     monkeypatch.setattr(scores, "score_systems", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        mbr.main(arguments)
+        cli.run("mbr", arguments)
     assert len(output.read_text("utf-8").splitlines()) == len(samples)
 
 
@@ -144,9 +144,9 @@ def test_a_reference_of_other_sentences_is_refused(samples, tmp_path, capsys):
     file, output = printed(tmp_path / "a", samples), tmp_path / "out"
     (tmp_path / "ref").write_text("x\n")
     arguments = [str(file), "--output", str(output), "--reference", str(tmp_path / "ref")]
-    assert_refused(capsys, tmp_path / "ref", mbr.main, arguments)
+    assert_refused(capsys, tmp_path / "ref", cli.run, "mbr", arguments)
     arguments = [str(file), "--output", str(output), "--baseline", str(file)]
-    assert_refused(capsys, "--reference", mbr.main, arguments)
+    assert_refused(capsys, "--reference", cli.run, "mbr", arguments)
     assert not output.exists()
 
 
@@ -154,13 +154,13 @@ def test_statistics_of_samples_and_of_text(tmp_path, capsys):
     printed(tmp_path / "a", [["a a b", "c"], ["d"]])
     (tmp_path / "human").write_text("a b c d\n")
     arguments = [f"sparse={tmp_path / 'a'}", "--text", str(tmp_path / "human")]
-    assert analyze_samples.main([*arguments, "--json", str(tmp_path / "json")]) == 0
+    assert cli.run("analyze samples", [*arguments, "--json", str(tmp_path / "json")]) == 0
     sparse, human = json.loads((tmp_path / "json").read_text())["rows"]
     assert (sparse["name"], sparse["samples"], sparse["tokens"]) == ("sparse", 3, 8)  # H has an x
     assert sparse["repetition"] == 1 / 8 and human["repetition"] == 0
     assert (human["name"], human["samples"], human["distinct_1"]) == ("human", 1, 1)
     assert " 12.50 " in capsys.readouterr().out
     (tmp_path / "empty").write_text("")
-    assert analyze_samples.main(["--text", str(tmp_path / "empty")]) == 1
+    assert cli.run("analyze samples", ["--text", str(tmp_path / "empty")]) == 1
     with pytest.raises(SystemExit):
-        analyze_samples.main([])
+        cli.run("analyze samples", [])

@@ -12,21 +12,9 @@ import torch
 import toy
 from bad_input import assert_refused
 from fairseq_sparse.commands import (
-    analyze_alternatives,
-    analyze_empty,
-    analyze_support,
-    calibrate,
-    draw_tree,
+    cli,
     models,
 )
-
-COMMANDS = {
-    "support": analyze_support,
-    "empty": analyze_empty,
-    "alternatives": analyze_alternatives,
-    "tree": draw_tree,
-    "calibrate": calibrate,
-}
 
 FLAGS = {
     "alpha_relu": ["--arch", "transformer_sparse_tiny", "--task", "translation_sparse"]
@@ -65,7 +53,7 @@ def nothing_kept(runs: dict[str, Path]) -> None:
 
 def call_here(command: str, *arguments: object) -> int:
     """Run a command in this process, which saves the time of importing fairseq."""
-    return COMMANDS[command].main([*map(str, arguments), "--cpu"])
+    return cli.run(command, [*map(str, arguments), "--cpu"])
 
 
 def tables_in(text: str) -> list[list[list[str]]]:
@@ -109,7 +97,7 @@ def test_support(
 ) -> None:
     logs = [folder / "log.txt" for folder in runs.values()]
     assert not call_here(
-        *("support", data, "--path", f"1.5-ReLU={paths[0]}", f"softmax={paths[1]}"),
+        *("analyze support", data, "--path", f"1.5-ReLU={paths[0]}", f"softmax={paths[1]}"),
         *("--log", *logs),
         *("--subset", "test,train,valid", "--sentences", 25, "--beams", "1,2"),
         *("--json", tmp_path / "out.json", "--plots", tmp_path / "plot.svg", "--max-tokens", 60),
@@ -146,7 +134,7 @@ def test_an_lstm(data: Path, paths: list[Path], tmp_path: Path, capfd) -> None:
     lstm, _ = toy.train(tmp_path / "lstm", data, *LSTM_FLAGS)
     models = [lstm, paths[1], f"{lstm}:{lstm}", f"{lstm}:{paths[1]}"]
     output = tmp_path / "support.json"
-    assert not call_here("support", data, "--path", *models, "--beams", 5, "--json", output)
+    assert not call_here("analyze support", data, "--path", *models, "--beams", 5, "--json", output)
     written = read(output)
     one, stock, twice, both = written["forced"]
     assert 1 <= one["attended"] <= stock["attended"]
@@ -156,10 +144,14 @@ def test_an_lstm(data: Path, paths: list[Path], tmp_path: Path, capfd) -> None:
     shares = [row["beams"]["5"]["exact"] for row in written["searched"]]
     assert shares[0] == shares[2] and shares[1] is shares[3] is None
     capfd.readouterr()
-    assert not call_here("empty", data, "--path", *models, "--beam", 2)
+    assert not call_here("analyze empty", data, "--path", *models, "--beam", 2)
     assert len(tables_in(capfd.readouterr().out)[0]) == 4
     own = ("--steps", "translations")
-    for command, *flags in (["alternatives"], ["alternatives", *own], ["tree", "--nodes", 20]):
+    for command, *flags in (
+        ["analyze alternatives"],
+        ["analyze alternatives", *own],
+        ["draw tree", "--nodes", 20],
+    ):
         assert not call_here(command, data, "--path", *models, "--sentence", "2-4", *flags)
         assert capfd.readouterr().out
 
@@ -168,7 +160,7 @@ def test_a_second_call_reads_and_prints_the_same(data: Path, paths: list[Path], 
     arguments = [data, "--path", *paths, "--steps", "both", "--beams", 1, "--format", "json"]
     printed = []
     for _ in range(2):
-        assert not call_here("support", *arguments)
+        assert not call_here("analyze support", *arguments)
         printed.append(capfd.readouterr())
     assert json.loads(printed[0].out) == json.loads(printed[1].out)
     assert "read " not in printed[0].err and "batch" not in printed[1].err
@@ -181,7 +173,7 @@ def test_gold_by_frequency_is_kept(data: Path, paths: list[Path], tmp_path: Path
     output, text = tmp_path / "out.json", data.parent / "train.en"
     arguments = [data, "--path", *paths, "--no-search", "--by-frequency", text, "--json", output]
     for read_again in (False, True):
-        assert not call_here("support", *arguments)
+        assert not call_here("analyze support", *arguments)
         printed = capfd.readouterr()
         assert ("gold-test.json" in printed.err) == read_again
         _, table = tables_in(printed.out)
@@ -192,8 +184,10 @@ def test_gold_by_frequency_is_kept(data: Path, paths: list[Path], tmp_path: Path
         assert row["all"]["zero"] == pytest.approx(forced["gold_zero"])
         assert sum(part["tokens"] for part in row["classes"]) == forced["steps"]
     translations = ["--steps", "translations"]
-    assert_refused(capfd, "--by-frequency", call_here, "support", *arguments, *translations)
-    assert_refused(capfd, "--subwords", call_here, "support", *arguments[:4], "--subwords", "none")
+    assert_refused(capfd, "--by-frequency", call_here, "analyze support", *arguments, *translations)
+    assert_refused(
+        capfd, "--subwords", call_here, "analyze support", *arguments[:4], "--subwords", "none"
+    )
 
 
 def test_calibrate(data: Path, paths: list[Path], tmp_path: Path, capfd) -> None:
@@ -222,7 +216,7 @@ def test_first_sentences_are_the_same_in_any_batches(
     for limit, tokens in [(20, 40), (20, 400), (30, 400), (99, 400)]:
         output = tmp_path / f"{limit}-{tokens}.json"
         assert not call_here(
-            *("support", data, "--path", paths[0], "--subset", "train", "--no-search"),
+            *("analyze support", data, "--path", paths[0], "--subset", "train", "--no-search"),
             *("--sentences", limit, "--max-tokens", tokens, "--json", output),
         )
         written = read(output)
@@ -234,7 +228,7 @@ def test_first_sentences_are_the_same_in_any_batches(
 
 
 def test_alternatives(data: Path, paths: list[Path], tmp_path: Path) -> None:
-    arguments = ["alternatives", data, "--path", *paths, "--sentence", "7,2-3", "--top", 4]
+    arguments = ["analyze alternatives", data, "--path", *paths, "--sentence", "7,2-3", "--top", 4]
     assert not call_here(*arguments, "--json", tmp_path / "out.json")
     sentences = read(tmp_path / "out.json")["sentences"]
     found = [(sentence["sentence"], sentence["name"]) for sentence in sentences]
@@ -246,7 +240,7 @@ def test_alternatives(data: Path, paths: list[Path], tmp_path: Path) -> None:
         assert sentence["source"] == f"{source[number]} </s>"
         assert sentence["target"] == f"{target[number]} </s>"
         assert len(sentence["steps"]) == len(sentence["target"].split())
-        assert all(len(step["alternatives"]) <= 5 for step in sentence["steps"])
+        assert all(len(step["analyze alternatives"]) <= 5 for step in sentence["steps"])
     assert not call_here(*arguments, "--steps", "translations", "--beam", 2)
 
 
@@ -259,11 +253,11 @@ def test_bad_input_is_one_line(
 ) -> None:
     no_model = tmp_path / "no_model.pt"
     torch.save({"x": 1}, no_model)
-    alternatives = ["alternatives", data, "--path", paths[0], "--sentence"]
-    support = ["support", data, "--path", paths[0]]
+    alternatives = ["analyze alternatives", data, "--path", paths[0], "--sentence"]
+    support = ["analyze support", data, "--path", paths[0]]
     output = tmp_path / "out.json"
     for arguments, named in [
-        (["empty", data, "--path", f"{paths[0]}:{no_model}"], no_model),
+        (["analyze empty", data, "--path", f"{paths[0]}:{no_model}"], no_model),
         ([*alternatives, "3,30"], "--sentence 30"),
         ([*support, "--log", runs["stock"] / "log.txt"], "logit_norm"),
         ([*alternatives, "3-x"], "--sentence"),
@@ -281,23 +275,26 @@ def test_sentences_that_are_too_long_are_left_out_and_told(
     data: Path, paths: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture
 ) -> None:
     long = toy.with_a_long_pair(tmp_path, data)
-    for command in (["support", "--beams", 1], ["empty", "--sentences", 2]):
+    for command in (["analyze support", "--beams", 1], ["analyze empty", "--sentences", 2]):
         output = tmp_path / f"{command[0]}.json"
         arguments = [command[0], long, "--path", paths[1], *command[1:]]
         for _ in range(2):  # measured, and perhaps read
             assert not call_here(*arguments, "--json", output)
             assert "left out 1 sentences" in capfd.readouterr().err
         (row,) = read(output).get("forced") or read(output)["rows"]
-        assert (row["left_out"], row["sentences"]) == (1, 2 if command[0] == "support" else 1)
-    alternatives = ["alternatives", long, "--path", paths[1], "--sentence"]
+        assert (row["left_out"], row["sentences"]) == (
+            1,
+            2 if command[0] == "analyze support" else 1,
+        )
+    alternatives = ["analyze alternatives", long, "--path", paths[1], "--sentence"]
     assert_refused(capfd, "--sentence 1", call_here, *alternatives, "1")
     # Without references, what needs none still works.
     for path in long.glob("test.de-en.en.*"):
         path.unlink()
-    assert_refused(capfd, "--subset test", call_here, "support", long, "--path", paths[1])
+    assert_refused(capfd, "--subset test", call_here, "analyze support", long, "--path", paths[1])
     assert_refused(capfd, "--subset test", call_here, *alternatives, "2")
     assert not call_here(*alternatives, "2", "--steps", "translations")
-    assert not call_here("empty", long, "--path", paths[1])
+    assert not call_here("analyze empty", long, "--path", paths[1])
 
 
 def test_names_are_what_differs() -> None:
@@ -311,7 +308,7 @@ def test_names_are_what_differs() -> None:
 def test_tree(data: Path, paths: list[Path], tmp_path: Path, capsys) -> None:
     options = ["--sentence", "0,2", "--nodes", "30", "--plots", tmp_path / "plot.png"]
     json_path = tmp_path / "out.json"
-    assert call_here("tree", data, "--path", *paths, *options, "--json", json_path) == 0
+    assert call_here("draw tree", data, "--path", *paths, *options, "--json", json_path) == 0
     capsys.readouterr()
     trees = read(json_path)["trees"]
     assert [tree["sentence"] for tree in trees] == [0, 2] * len(paths)
@@ -323,7 +320,7 @@ def test_tree(data: Path, paths: list[Path], tmp_path: Path, capsys) -> None:
             assert 0.9 < total <= 1 + 1e-4  # all but the padding's
     names = {f"plot-{name}-test-{number}.png" for name in FLAGS for number in (0, 2)}
     assert {path.name for path in tmp_path.glob("*.png")} == names
-    arguments = ["tree", data, "--path", paths[0], "--sentence", 999]
+    arguments = ["draw tree", data, "--path", paths[0], "--sentence", 999]
     assert_refused(capsys, "--sentence 999", call_here, *arguments)
 
 
@@ -337,7 +334,7 @@ def test_a_typed_pair_is_read_as_one_of_the_data(data: Path, paths: list[Path], 
     for number, flags in enumerate((("--sentence", 3), typed)):
         output = tmp_path / f"{number}.json"
         arguments = (data, "--path", paths[0], *flags, "--json", output)
-        assert call_here("alternatives", *arguments) == 0
+        assert call_here("analyze alternatives", *arguments) == 0
         (sentence,) = json.loads(output.read_text(encoding="utf-8"))["sentences"]
         found.append({key: sentence[key] for key in ("source", "target", "steps", "given")})
     # Probabilities are those of another batch.
@@ -353,13 +350,13 @@ def test_a_typed_source_has_the_models_translation(
 ):
     source = (data.parent / "test.de").read_text(encoding="utf-8").splitlines()[3]
     arguments = (data, "--path", paths[0], "--source", source)
-    assert call_here("alternatives", *arguments) == 0
+    assert call_here("analyze alternatives", *arguments) == 0
     assert "best translation" in capsys.readouterr().out
     assert_refused(
         capsys,
         "--target",
         call_here,
-        "tree",
+        "draw tree",
         data,
         "--path",
         paths[0],

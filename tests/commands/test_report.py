@@ -13,7 +13,7 @@ from markupsafe import escape
 import report_runs
 import toy
 from bad_input import assert_refused
-from fairseq_sparse.commands import analyze_attention, report
+from fairseq_sparse.commands import cli
 
 SIZES = ("layers=1", "embed-dim=32", "ffn-embed-dim=32", "attention-heads=2")
 
@@ -24,7 +24,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def call(*arguments: object) -> int:
-    return report.main([*map(str, arguments), "--cpu"])
+    return cli.run("report", [*map(str, arguments), "--cpu"])
 
 
 def files(folders: list[Path]) -> dict[Path, int]:
@@ -86,7 +86,7 @@ def test_attention_is_measured_between_words(folders: list[Path], tmp_path: Path
     ):
         assert call(run, "--output", page, "--sentences", 1, *flags) == 0
         options = ("--path", run / "average.pt", "--subwords", subwords, "--json", found, "--cpu")
-        assert analyze_attention.main([str(data), *map(str, options)]) == 0
+        assert cli.run("analyze attention", [str(data), *map(str, options)]) == 0
         written = json.loads((run / "measurements" / "attention-test.json").read_text())["result"]
         assert written["attention"] == json.loads(found.read_text())["attention"]
         assert written["subwords"] == subwords

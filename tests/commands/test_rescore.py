@@ -11,7 +11,7 @@ import torch
 import toy
 from bad_input import assert_refused
 from commands import generate, hypotheses
-from fairseq_sparse.commands import rescore
+from fairseq_sparse.commands import cli
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def whole(output: str) -> dict[int, list[tuple[float, str]]]:
 def call(data: Path, checkpoint: Path, candidates: Path, *flags: object) -> int:
     given = (data, "--path", checkpoint, "--source", data.parent / "test.de")
     words = [*given, "--candidates", candidates, *flags, "--cpu"]
-    return rescore.main([str(word) for word in words])
+    return cli.run("rescore", [str(word) for word in words])
 
 
 @pytest.mark.parametrize("lenpen", [0, 1, 2])

@@ -15,7 +15,7 @@ import torch
 
 import miniatures
 from commands import parameters
-from fairseq_sparse.commands import run
+from fairseq_sparse.commands import cli
 from installed import path_with_commands
 
 DATASET = "multi30k_de_en"
@@ -42,7 +42,7 @@ def call(folder: Path, raw: Path, *more: object, variant: str = "alpha_relu") ->
     """Run a recipe whose folders are in ``folder``."""
     places = ("--raw-dir", raw, "--data-dir", folder / "data", "--run-dir", folder / "run")
     words = (DATASET, variant, "--cpu", *TINY, *places, *more)
-    return run.main([str(word) for word in words])
+    return cli.run("run", [str(word) for word in words])
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,7 @@ def test_several_seeds_are_several_runs(
     monkeypatch.chdir(tmp_path)
     words = [DATASET, "softmax+rela_g", "--cpu", *TINY, "--raw-dir", str(raw)]
     words += ["--data-dir", str(finished / "data"), "--seed", "1,2", "--stages", "prepare-train"]
-    assert run.main(words) == 0
+    assert cli.run("run", words) == 0
     folders = sorted((tmp_path / "runs" / DATASET).iterdir())
     recipes = [json.loads((folder / "run.json").read_text()) for folder in folders]
     assert [recipe["seed"] for recipe in recipes] == [1, 2]
@@ -193,7 +193,7 @@ def test_own_text_needs_no_entry(tmp_path: Path, monkeypatch, capfd) -> None:
             (tmp_path / "mine" / f"{split}.{language}").write_text("".join(lines), "utf-8")
     words = "--data mine --source-lang ja --target-lang en softmax --cpu --stages prepare".split()
     words += ["--tokenized", "ja,en", "--bpe-merges", "30"]
-    assert run.main(words) == 0
+    assert cli.run("run", words) == 0
     prepared = tmp_path / "data" / "mine" / "prepared"
     counts = {
         split: len((prepared / "tokenized" / f"{split}.en").read_text().splitlines())
@@ -203,7 +203,7 @@ def test_own_text_needs_no_entry(tmp_path: Path, monkeypatch, capfd) -> None:
     test = (tmp_path / "mine" / "test.en").read_text()
     assert (prepared / "tokenized" / "test.en").read_text() == test
     (tmp_path / "mine" / "train.ja").write_text("else\n" * 60)
-    assert run.main(words) == 1
+    assert cli.run("run", words) == 1
     assert "input train.ja has changed" in capfd.readouterr().err
 
 
@@ -226,7 +226,7 @@ def test_a_killed_training_goes_on_where_it_was(
                     assert process.poll() is None
                 process.kill()
             assert not (folder / "train.json").exists()
-        assert run.main(words) == 0
+        assert cli.run("run", words) == 0
     log = (tmp_path / "killed" / "logs" / "train.log").read_text()
     assert "Loaded checkpoint" in log and log.count('"train_epoch": 1,') <= 1
     whole, again = tmp_path / "undisturbed", tmp_path / "killed"
@@ -273,7 +273,7 @@ def test_a_wrong_command_line_is_refused(line: str, tmp_path: Path, capfd, monke
     monkeypatch.chdir(tmp_path)
     arguments, _, fault = line.partition(" | ")
     try:
-        status = run.main([*arguments.split(), "--dry-run"])
+        status = cli.run("run", [*arguments.split(), "--dry-run"])
     except SystemExit as end:
         status = end.code
     assert status == (1 if line in WRONG else 2)
@@ -282,7 +282,7 @@ def test_a_wrong_command_line_is_refused(line: str, tmp_path: Path, capfd, monke
 
 
 def test_the_list_names_everything(capsys) -> None:
-    assert run.main(["--list"]) == 0
+    assert cli.run("run", ["--list"]) == 0
     listed = capsys.readouterr().out
     assert {"multi30k_de_en", "wikitext103", "entmax15", "rela_g", "sue"} <= set(listed.split())
     assert "  Multi30k: descriptions of images, 29,000 pairs\n" in listed

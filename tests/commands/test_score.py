@@ -12,7 +12,7 @@ import sacrebleu
 from sacrebleu.metrics import BLEU, CHRF
 
 import toy
-from fairseq_sparse.commands.score import main
+from fairseq_sparse.commands import cli
 from fairseq_sparse.measure.text.scores import score_systems
 
 HYPOTHESES = ["A dog runs across the street.", "", "Two men\u2028sit; 'tis a bench.", "A red ball."]
@@ -82,7 +82,7 @@ def texts(tmp_path: Path) -> dict[str, str]:
 
 
 def printed(capfd, *arguments: str) -> dict:
-    assert main([*arguments, "--format", "json"]) == 0
+    assert cli.run("score", [*arguments, "--format", "json"]) == 0
     return json.loads(capfd.readouterr().out)
 
 
@@ -110,7 +110,7 @@ def test_metrics_and_several_references_are_those_of_sacrebleu(texts, capfd) -> 
     bleu = sacrebleu.corpus_bleu(HYPOTHESES, both, tokenize="intl").score
     assert found["bleu"] == pytest.approx(bleu) and "nrefs:2" in found["signature"]
     assert "chrf" not in found
-    assert main([*command, "--tokenize", "nonsense"]) == 1
+    assert cli.run("score", [*command, "--tokenize", "nonsense"]) == 1
     assert "13a" in capfd.readouterr().err
 
 
@@ -138,9 +138,12 @@ def test_f1_by_training_frequency(texts, tmp_path, capfd) -> None:
     assert found[2] == {
         **{"least": 2, "most": 9, "matched": 2, "translated": 2, "reference": 3, "f1": 0.8}
     }
-    assert main([texts["plain"], *options]) == 0
+    assert cli.run("score", [texts["plain"], *options]) == 0
     assert "| 2 to 9 " in capfd.readouterr().out
-    assert main([texts["plain"], *options, "--reference", texts["ref"], texts["second"]]) == 1
+    assert (
+        cli.run("score", [texts["plain"], *options, "--reference", texts["ref"], texts["second"]])
+        == 1
+    )
 
 
 def multi_bleu(hypotheses: list[str], references: list[str]) -> float:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_sparse.commands.score_inflection import main
+from fairseq_sparse.commands import cli
 from fairseq_sparse.recipes.corpora.inflection_score import edit_distance
 
 # language, lemma, tags, form, guess
@@ -60,9 +60,10 @@ def score(folder: Path, output: str, items=ITEMS) -> int:
     (folder / "out").write_bytes(output.encode())
     reference = "".join("\t".join(item[:4]) + "\n" for item in items)
     (folder / "test.tsv").write_bytes(reference.encode())
-    return main(
+    return cli.run(
+        "score-inflection",
         [str(folder / "out"), "--reference", str(folder / "test.tsv")]
-        + ["--guesses", str(folder / "guesses"), "--json", str(folder / "accuracy.json")]
+        + ["--guesses", str(folder / "guesses"), "--json", str(folder / "accuracy.json")],
     )
 
 

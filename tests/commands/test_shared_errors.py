@@ -8,22 +8,15 @@ from pathlib import Path
 import pytest
 
 import toy
-from fairseq_sparse.commands import (
-    align,
-    analyze_attention,
-    analyze_nulls,
-    analyze_support,
-    draw_attention,
-    report,
-)
+from fairseq_sparse.commands import cli
 
 COMMANDS = {
-    "align": (align, "DATA --path MODEL --output-folder OUT"),
-    "analyze attention": (analyze_attention, "DATA --path MODEL --json OUT"),
-    "analyze nulls": (analyze_nulls, "DATA --path MODEL --output OUT"),
-    "analyze support": (analyze_support, "DATA --path MODEL --json OUT"),
-    "draw attention": (draw_attention, "DATA --path MODEL --sentence 3 --output OUT"),
-    "report": (report, "MODEL --data DATA --output OUT"),
+    "align": "DATA --path MODEL --output-folder OUT",
+    "analyze attention": "DATA --path MODEL --json OUT",
+    "analyze nulls": "DATA --path MODEL --output OUT",
+    "analyze support": "DATA --path MODEL --json OUT",
+    "draw attention": "DATA --path MODEL --sentence 3 --output OUT",
+    "report": "MODEL --data DATA --output OUT",
 }
 PLOTTING = ("analyze attention", "analyze support")
 # Name, flags, message, and the commands to which the error does not apply.
@@ -52,7 +45,7 @@ def test_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture,
 ) -> None:
-    command, usual = COMMANDS[name]
+    usual = COMMANDS[name]
     for fault, flags, message, others in CASES:
         if name in others:
             continue
@@ -68,7 +61,7 @@ def test_one_line(
             monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
         arguments = [str(places.get(word, word)) for word in f"{usual} {flags} --cpu".split()]
         try:
-            assert command.main(arguments) == 1, fault
+            assert cli.run(name, arguments) == 1, fault
         except SystemExit as end:
             assert end.code == 2
         printed = capfd.readouterr()

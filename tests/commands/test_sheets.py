@@ -9,7 +9,7 @@ import pytest
 
 import toy
 from bad_input import assert_refused
-from fairseq_sparse.commands import sheets_make, sheets_score
+from fairseq_sparse.commands import cli
 
 SENTENCES = 12
 SCORES = {"plain": 2, "fancy one": 3, "reference": 4}
@@ -81,7 +81,7 @@ def test_from_files_to_figures(separator: str, arguments: list[str], tmp_path: P
 
 
 def test_files_for_annotators_do_not_name_the_systems(arguments, tmp_path: Path) -> None:
-    assert sheets_make.main(arguments) == 0
+    assert cli.run("sheets make", arguments) == 0
     folder = tmp_path / "sheets"
     names = {"annotator_1.csv", "annotator_2.csv", "instructions.txt", "key.json"}
     assert {path.name for path in folder.iterdir()} == names
@@ -94,34 +94,34 @@ def test_files_for_annotators_do_not_name_the_systems(arguments, tmp_path: Path)
 
 
 def test_nothing_is_overwritten(arguments, tmp_path: Path, capsys) -> None:
-    assert sheets_make.main(arguments) == 0
+    assert cli.run("sheets make", arguments) == 0
     key = tmp_path / "sheets" / "key.json"
     before = key.read_bytes()
-    assert sheets_make.main(arguments) == 0
-    assert sheets_make.main([*arguments, "--seed", "2"]) == 1
+    assert cli.run("sheets make", arguments) == 0
+    assert cli.run("sheets make", [*arguments, "--seed", "2"]) == 1
     assert key.read_bytes() == before
     assert str(key) in capsys.readouterr().err
     sheet = tmp_path / "sheets" / "annotator_2.csv"
     sheet.write_text("filled in", "utf-8")
-    assert sheets_make.main(arguments) == 1
+    assert cli.run("sheets make", arguments) == 1
     assert sheet.read_text("utf-8") == "filled in"
 
 
 @pytest.mark.parametrize("name", ["plain", "reference"])
 def test_systems_of_one_name(name, arguments, tmp_path: Path, capsys) -> None:
-    assert sheets_make.main([f"{name}={tmp_path / 'other.txt'}", *arguments]) == 1
+    assert cli.run("sheets make", [f"{name}={tmp_path / 'other.txt'}", *arguments]) == 1
     assert f" {name}" in capsys.readouterr().err
 
 
 def test_scores_may_be_empty_but_both_sheets_are_needed(arguments, tmp_path: Path, capsys) -> None:
-    assert sheets_make.main(arguments) == 0
+    assert cli.run("sheets make", arguments) == 0
     folder = tmp_path / "sheets"
     first = fill(folder, "annotator_1")
     second = fill(folder, "annotator_2", leave=3)
     command = [str(folder / "key.json"), str(first), str(second)]
-    assert sheets_score.main(command) == 0
+    assert cli.run("sheets score", command) == 0
     assert "3 of annotator_2" in capsys.readouterr().out
-    assert_refused(capsys, "annotator_2", sheets_score.main, command[:2])
-    assert sheets_score.main([*command[:2], "--partial"]) == 0
+    assert_refused(capsys, "annotator_2", cli.run, "sheets score", command[:2])
+    assert cli.run("sheets score", [*command[:2], "--partial"]) == 0
     capsys.readouterr()
-    assert_refused(capsys, "annotator_1", sheets_score.main, [*command[:2], str(first)])
+    assert_refused(capsys, "annotator_1", cli.run, "sheets score", [*command[:2], str(first)])

@@ -12,7 +12,7 @@ import torch
 import toy
 from bad_input import assert_refused
 from commands import generate, hypotheses
-from fairseq_sparse.commands import translate
+from fairseq_sparse.commands import cli
 from fairseq_sparse.measure.translator import forced_steps, load_translator
 
 
@@ -28,7 +28,8 @@ def sentences(data: Path) -> list[str]:
 
 
 def call(data: Path, checkpoint: Path, *words: object) -> int:
-    return translate.main([str(word) for word in (data, "--path", checkpoint, "--cpu", *words)])
+    arguments = (data, "--path", checkpoint, "--cpu", *words)
+    return cli.run("translate", [str(word) for word in arguments])
 
 
 def test_translations_are_those_of_fairseq_generate(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import toy
-from fairseq_sparse.commands import run
+from fairseq_sparse.commands import cli
 
 RAW_DIR = os.environ.get("RAW_DIR")
 MARK = "# Printed by: fairseq-sparse run "
@@ -30,7 +30,7 @@ def test_a_script_is_what_its_command_prints(name, tmp_path, monkeypatch, capsys
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RAW_DIR", raising=False)
     (line,) = (text for text in SCRIPTS[name].splitlines() if text.startswith(MARK))
-    assert run.main(shlex.split(line.removeprefix(MARK))) == 0
+    assert cli.run("run", shlex.split(line.removeprefix(MARK))) == 0
     assert capsys.readouterr().out == SCRIPTS[name]
 
 

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 import toy
-from fairseq_sparse.commands import report
+from fairseq_sparse.commands import cli
 
 WORDS = ["<b>bold</b>", "</script><script>alert(1)</script>", "<!--", "&amp;", '"quoted"', "it's"]
 WORDS += ["שלום", "漢字", "{{title}}", "Ærø", "\\u003c", "`x`"]
@@ -74,7 +74,7 @@ def page_of(folders: list[Path], sentences: int) -> str:
     """Return the report of some runs."""
     path = folders[0].parent / "report.html"
     arguments = ["--output", path, "--sentences", sentences, "--cpu"]
-    assert report.main([*map(str, [*folders, *arguments])]) == 0
+    assert cli.run("report", [*map(str, [*folders, *arguments])]) == 0
     return path.read_text(encoding="utf-8")
 
 

@@ -6,35 +6,12 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Union
 
 import gold_alignment_table
 import make_corpus
 from fairseq_sparse.commands import (
-    align,
-    analyze_alignment,
-    analyze_alternatives,
-    analyze_attention,
-    analyze_empty,
-    analyze_nulls,
-    analyze_samples,
-    analyze_support,
-    average,
     cli,
-    compare,
-    corpus_clean,
-    corpus_extract,
-    corpus_inflection,
-    draw_attention,
-    draw_tree,
-    mbr,
-    report,
-    score,
-    score_inflection,
-    sheets_draw_pairs,
-    sheets_make,
-    sheets_score,
-    sheets_score_pairs,
-    table_results,
 )
 from script_input import (
     DRAW_PAIRS,
@@ -63,7 +40,7 @@ class Script:
     """A script on good input, in a folder of its own.
 
     Attributes:
-        main: its function ``main``.
+        main: its function ``main``, or the name of a command of fairseq-sparse.
         arguments: its command line; ``{}`` is the folder.
         make: writes the input into the folder, given the folder that has model and data.
         texts: the text files that it reads.
@@ -77,7 +54,7 @@ class Script:
         keeps: globs of files that an interrupted run may leave for the next one.
     """
 
-    main: Callable
+    main: Union[Callable, str]
     arguments: str
     make: Callable[[Path, Path], None]
     texts: tuple[str, ...] = ()
@@ -93,13 +70,20 @@ class Script:
     @property
     def called(self) -> str:
         """The name with which its messages begin."""
-        module = self.main.__module__
-        stem = module.removeprefix("fairseq_sparse.commands.")
-        commands = {cli.module_name(command): command for command in cli.COMMANDS}
-        return module if stem == module else f"fairseq-sparse {commands[stem]}"
+        return f"fairseq-sparse {self.main}" if self.is_command else self.main.__module__
+
+    @property
+    def is_command(self) -> bool:
+        return isinstance(self.main, str)
 
     def command(self, folder: Path) -> list[str]:
         return in_folder(self.arguments, folder)
+
+    def run(self, folder: Path) -> int:
+        """Run it in this process, and return its exit status."""
+        if self.is_command:
+            return cli.run(self.main, self.command(folder))
+        return self.main(self.command(folder))
 
 
 DATA = ("bin/dict.de.txt", "bin/dict.en.txt")
@@ -109,7 +93,7 @@ ON_MODEL = "{}/bin --path {}/model.pt --cpu"
 
 SCRIPTS = {
     "analyze attention": Script(
-        analyze_attention.main,
+        "analyze attention",
         f"{ON_MODEL} --json {{}}/out/a.json --by-previous 2 --tags {{}}/tags.txt",
         tagged,
         texts=(*DATA, "tags.txt"),
@@ -120,7 +104,7 @@ SCRIPTS = {
         keeps=KEPT,
     ),
     "analyze empty": Script(
-        analyze_empty.main,
+        "analyze empty",
         f"{ON_MODEL} --sentences 2 --json {{}}/out/a.json",
         model_and_data,
         texts=DATA,
@@ -129,7 +113,7 @@ SCRIPTS = {
         chosen=("out/a.json",),
     ),
     "analyze support": Script(
-        analyze_support.main,
+        "analyze support",
         f"{ON_MODEL} --sentences 2 --beams 1 --log {{}}/log --json {{}}/out/a.json",
         lambda folder, common: (
             model_and_data(folder, common),
@@ -140,21 +124,21 @@ SCRIPTS = {
         chosen=("out/a.json",),
     ),
     "analyze alternatives": Script(
-        analyze_alternatives.main,
+        "analyze alternatives",
         f"{ON_MODEL} --sentence 1 --json {{}}/out/a.json",
         model_and_data,
         written=("out/a.json",),
         chosen=("out/a.json",),
     ),
     "draw tree": Script(
-        draw_tree.main,
+        "draw tree",
         f"{ON_MODEL} --sentence 1 --nodes 9 --json {{}}/out/a.json",
         model_and_data,
         written=("out/a.json",),
         chosen=("out/a.json",),
     ),
     "analyze samples": Script(
-        analyze_samples.main,
+        "analyze samples",
         "{}/generated.txt --text {}/reference.txt --json {}/out/a.json",
         generated,
         texts=("generated.txt", "reference.txt"),
@@ -162,14 +146,14 @@ SCRIPTS = {
         chosen=("out/a.json",),
     ),
     "average": Script(
-        average.main,
+        "average",
         "--inputs {}/checkpoint1.pt {}/checkpoint2.pt --output {}/out/mean.pt",
         two_checkpoints,
         binary=("checkpoint1.pt", "checkpoint2.pt"),
         written=("out/mean.pt",),
     ),
     "compare": Script(
-        compare.main,
+        "compare",
         "one={}/one.txt two={}/two.txt --source {}/source.txt --reference {}/reference.txt "
         "--sentences 3 --resamples 5 --json {}/out/a.json",
         sentences,
@@ -179,7 +163,7 @@ SCRIPTS = {
         chosen=("out/a.json",),
     ),
     "corpus clean": Script(
-        corpus_clean.main,
+        "corpus clean",
         "--input {} --output-folder {}/out --languages de en",
         parallel,
         texts=("train.de", "valid.en", "test.en"),
@@ -188,7 +172,7 @@ SCRIPTS = {
         keeps=("out/*",),
     ),
     "corpus extract": Script(
-        corpus_extract.main,
+        "corpus extract",
         "--raw {} --output-folder {}/out --languages de en "
         "--take train text train.de train.en --take test text test.de test.en",
         parallel,
@@ -198,7 +182,7 @@ SCRIPTS = {
         keeps=("out/*",),
     ),
     "corpus inflection": Script(
-        corpus_inflection.main,
+        "corpus inflection",
         "--raw {} --setting low --output-folder {}/out",
         inflection,
         says=("LANG-train-low",),
@@ -206,7 +190,7 @@ SCRIPTS = {
         written=("out/characters/test.form", "out/text/test.tsv"),
     ),
     "draw attention": Script(
-        draw_attention.main,
+        "draw attention",
         f"{ON_MODEL} --sentence 1 --output {{}}/out/a.svg",
         model_and_data,
         texts=DATA,
@@ -215,7 +199,7 @@ SCRIPTS = {
         chosen=("out/a.svg",),
     ),
     "align": Script(
-        align.main,
+        "align",
         f"{ON_MODEL} --output-folder {{}}/out/links",
         model_and_data,
         texts=DATA,
@@ -236,7 +220,7 @@ SCRIPTS = {
         keeps=("out/*",),
     ),
     "sheets make": Script(
-        sheets_make.main,
+        "sheets make",
         MAKE_SHEETS,
         sentences,
         texts=("source.txt", "reference.txt", "one.txt", "two.txt"),
@@ -250,7 +234,7 @@ SCRIPTS = {
         written=("out/train.de",),
     ),
     "mbr": Script(
-        mbr.main,
+        "mbr",
         "{}/generated.txt --reference {}/reference.txt --output {}/out/h.txt --json {}/out/a.json",
         generated,
         texts=("generated.txt", "reference.txt"),
@@ -259,7 +243,7 @@ SCRIPTS = {
         chosen=("out/h.txt", "out/a.json"),
     ),
     "analyze nulls": Script(
-        analyze_nulls.main,
+        "analyze nulls",
         f"{ON_MODEL} --bad {{}}/bad.txt --output {{}}/out/a.tsv --json {{}}/out/a.json",
         lambda folder, common: (
             model_and_data(folder, common),
@@ -272,7 +256,7 @@ SCRIPTS = {
         chosen=("out/a.tsv", "out/a.json"),
     ),
     "report": Script(
-        report.main,
+        "report",
         "{}/run --data {}/bin --cpu --sentences 2 --output {}/out/a.html",
         run_with_model,
         texts=("run/logs/train.log",),
@@ -284,20 +268,20 @@ SCRIPTS = {
         keeps=("run/measurements/*", "run/measurements"),
     ),
     "table results": Script(
-        table_results.main,
+        "table results",
         "{}/run --speeds {}/speeds.json",
         speeds,
         json=("run/summary.json", "speeds.json"),
     ),
     "sheets draw-pairs": Script(
-        sheets_draw_pairs.main,
+        "sheets draw-pairs",
         DRAW_PAIRS,
         ranked_pairs,
         texts=("pairs.tsv",),
         written=("out/key.json", "out/sheet.csv"),
     ),
     "sheets score-pairs": Script(
-        sheets_score_pairs.main,
+        "sheets score-pairs",
         "{}/key.json {}/sheet.csv --json {}/out/a.json",
         judged_pairs,
         texts=("sheet.csv",),
@@ -307,7 +291,7 @@ SCRIPTS = {
         chosen=("out/a.json",),
     ),
     "analyze alignment": Script(
-        analyze_alignment.main,
+        "analyze alignment",
         "{}/gold.txt {}/links.txt --json {}/out/a.json",
         links,
         texts=("gold.txt", "links.txt"),
@@ -316,7 +300,7 @@ SCRIPTS = {
         chosen=("out/a.json",),
     ),
     "sheets score": Script(
-        sheets_score.main,
+        "sheets score",
         "{}/key.json {}/annotator_1.csv {}/annotator_2.csv --json {}/out/a.json",
         sheets,
         texts=("annotator_1.csv", "annotator_2.csv"),
@@ -326,7 +310,7 @@ SCRIPTS = {
         chosen=("out/a.json",),
     ),
     "score-inflection": Script(
-        score_inflection.main,
+        "score-inflection",
         "{}/generated.txt --reference {}/test.tsv --guesses {}/out/guesses --json {}/out/a.json",
         generated,
         texts=("generated.txt", "test.tsv"),
@@ -335,7 +319,7 @@ SCRIPTS = {
         chosen=("out/a.json",),
     ),
     "score": Script(
-        score.main,
+        "score",
         "{}/generated.txt --reference {}/reference.txt --output {}/out/h.txt --json {}/out/a.json",
         generated,
         texts=("generated.txt", "reference.txt"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import checkpoints
 import report_runs
-from fairseq_sparse.commands import sheets_draw_pairs, sheets_make
+from fairseq_sparse.commands import cli
 
 LINES = 6
 MAKE_SHEETS = (
@@ -83,7 +83,7 @@ def sentences(folder: Path, common: Path) -> None:
 
 def sheets(folder: Path, common: Path) -> None:
     sentences(folder, common)
-    sheets_make.main(in_folder(MAKE_SHEETS, folder))
+    cli.run("sheets make", in_folder(MAKE_SHEETS, folder))
     for name in ("key.json", "annotator_1.csv", "annotator_2.csv"):
         shutil.move(folder / "out" / name, folder / name)
     for path in folder.glob("*.csv"):
@@ -102,7 +102,7 @@ def ranked_pairs(folder: Path, common: Path) -> None:
 
 def judged_pairs(folder: Path, common: Path) -> None:
     ranked_pairs(folder, common)
-    sheets_draw_pairs.main(in_folder(DRAW_PAIRS, folder))
+    cli.run("sheets draw-pairs", in_folder(DRAW_PAIRS, folder))
     for name in ("key.json", "sheet.csv"):
         shutil.move(folder / "out" / name, folder / name)
     header, *rows = csv.reader((folder / "sheet.csv").read_text("utf-8-sig").splitlines())

@@ -10,7 +10,7 @@ from torch import nn
 
 import toy
 from commands import generate, hypotheses, logged
-from fairseq_sparse.commands import analyze_support
+from fairseq_sparse.commands import cli
 from fairseq_sparse.modules.output_projection import OutputLoss, OutputProjection
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 
@@ -121,7 +121,7 @@ def test_a_model_refuses_an_option_that_it_does_not_take(squares):
 def test_analysis_knows_it(trained, data, tmp_path, squares):
     out = tmp_path / "out.json"
     arguments = (data, "--path", trained[0], "--beams", 2, "--json", out, "--cpu")
-    assert analyze_support.main([str(argument) for argument in arguments]) == 0
+    assert cli.run("analyze support", [str(argument) for argument in arguments]) == 0
     result = json.loads(out.read_text())
     (row,) = result["forced"]
     assert row["output"] == "squares (α 1.25)" and row["prob_sum"]["mean"] == pytest.approx(1)

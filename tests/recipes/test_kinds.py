@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import sacrebleu
 
-from fairseq_sparse.commands import run
+from fairseq_sparse.commands import cli
 
 SIZES = {"layers": 1, "embed-dim": 16, "ffn-embed-dim": 16, "attention-heads": 2}
 WORDS = "the king shall speak and all his men will hear what he says to them".split()
@@ -22,7 +22,7 @@ def call(dataset: str, variant: str, folder: Path, *more: object, **flags: objec
     words = [dataset, variant, "--cpu", "--epochs", 2, *places, "--run-dir", folder / "run", *more]
     for name, value in flags.items():
         words += ["--set", f"{name.replace('_', '-')}={value}"]
-    assert run.main([str(word) for word in words]) == 0
+    assert cli.run("run", [str(word) for word in words]) == 0
     return folder / "run"
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_sparse.commands import cli, sweep
 from fairseq_sparse.commands import reproduce as command
-from fairseq_sparse.commands import sweep
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes import follow_up, reproduce, tables
 from fairseq_sparse.recipes.plan import Plan, Stage
@@ -80,7 +80,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
 def test_a_grid_goes_on_after_a_failure_and_again(stand_in: StandIn, tmp_path: Path, capfd) -> None:
     stand_in.failing = (("quickstart", "sparsemax"),)
     arguments = ["tiny", "1", "--cpu", "--seeds", "2", "--runs", "Läufe hier"]
-    assert command.main(arguments) == 1
+    assert cli.run("reproduce", arguments) == 1
     rows = ["softmax", "sparsemax", "alpha_relu, τ = 0.5"]
     expected = [
         f"{name}, {row}, seed {n}" for n in (1, 2) for name in TINY.datasets for row in rows
@@ -98,9 +98,10 @@ def test_a_grid_goes_on_after_a_failure_and_again(stand_in: StandIn, tmp_path: P
     assert (runs / "quickstart" / "alpha_relu-tau-0.5-cpu-seed-2" / "summary.json").exists()
 
     stand_in.failing = ()
-    assert command.main(arguments) == 0
+    assert cli.run("reproduce", arguments) == 0
     assert stand_in.done() == [f"quickstart, sparsemax, seed {seed}" for seed in (1, 2)]
-    assert command.main([*arguments, "--settings", "sue", "--dataset", "iwslt14_de_en"]) == 0
+    arguments += ["--settings", "sue", "--dataset", "iwslt14_de_en"]
+    assert cli.run("reproduce", arguments) == 0
     assert stand_in.done()[-1] == "iwslt14_de_en, alpha_relu, τ = 0.5, seed 2"
     stem = runs / "tables" / "tiny_1-sue-cpu-iwslt14_de_en"
     assert "settings: sue" in stem.with_suffix(".md").read_text(encoding="utf-8")
@@ -118,7 +119,7 @@ def test_a_dry_run_lists_the_runs_and_makes_nothing(
         (runs / folder / name).touch()
     before = sorted(tmp_path.rglob("*"))
     options = ["--dataset", "quickstart", "--cpu", "--seeds", "1", "--dry-run"]
-    assert command.main(["tiny", "1", *options]) == 0
+    assert cli.run("reproduce", ["tiny", "1", *options]) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"done   seed 1  quickstart  softmax  {runs}/softmax-cpu",
         f"begun  seed 1  quickstart  sparsemax  {runs}/sparsemax-cpu",
@@ -130,7 +131,7 @@ def test_a_dry_run_lists_the_runs_and_makes_nothing(
 def test_without_a_finished_run_there_is_no_table(
     stand_in: StandIn, tmp_path: Path, capsys
 ) -> None:
-    assert command.main(["tiny", "1", "--cpu", "--table-only"]) == 1
+    assert cli.run("reproduce", ["tiny", "1", "--cpu", "--table-only"]) == 1
     assert "no run of the table is finished" in capsys.readouterr().err
     assert not stand_in.notes.exists() and not (tmp_path / "runs").exists()
 
@@ -182,11 +183,11 @@ def test_a_figure_of_formulas_needs_no_runs_and_is_made_once(
     monkeypatch.setattr(follow_up, "_program", lambda word: ("touch", "-a", "-d", "now"))
     monkeypatch.setattr(command, "read_table", lambda paper, name: FORMULAS)
     arguments = ["tiny", "2", "--cpu", "--runs", str(tmp_path / "R&D")]
-    assert command.main([*arguments, "--dry-run"]) == 0
+    assert cli.run("reproduce", [*arguments, "--dry-run"]) == 0
     assert capfd.readouterr().out == "then   draw {stem}.png {stem}.svg\n"
     assert not list(tmp_path.iterdir())
     for said in ("finished in", "done already"):
-        assert command.main(arguments) == 0
+        assert cli.run("reproduce", arguments) == 0
         assert said in capfd.readouterr().err
     made = {path.name for path in (tmp_path / "R&D" / "tables").glob("*.*")}
     assert made == {"tiny_2.png", "tiny_2.svg", "tiny_2.txt"}
@@ -194,7 +195,7 @@ def test_a_figure_of_formulas_needs_no_runs_and_is_made_once(
 
 @pytest.mark.slow
 def test_a_figure_is_drawn(tmp_path: Path) -> None:
-    assert command.main(["sparse_seq2seq", "fig3", "--cpu", "--runs", str(tmp_path)]) == 0
+    assert cli.run("reproduce", ["sparse_seq2seq", "fig3", "--cpu", "--runs", str(tmp_path)]) == 0
     stem = tmp_path / "tables" / "sparse_seq2seq_fig3"
     assert stem.with_suffix(".png").stat().st_size > 10_000 and stem.with_suffix(".svg").is_file()
 
@@ -207,9 +208,9 @@ def test_a_sweep_has_each_pair_of_alphas_once_and_reuses_runs_of_tables(
 ) -> None:
     monkeypatch.setattr(reproduce.ensemble, "plan", lambda recipes, folder: Plan("none", ()))
     arguments = ["quickstart", "--output-alphas", "1,1.5", "--attention-alphas", "1,1.25", "--cpu"]
-    assert sweep.main([*arguments, "--seeds", "1"]) == 0
+    assert cli.run("sweep", [*arguments, "--seeds", "1"]) == 0
     assert len(stand_in.done()) == 5
-    assert sweep.main([*arguments, "--seeds", "1,3"]) == 0
+    assert cli.run("sweep", [*arguments, "--seeds", "1,3"]) == 0
     done = stand_in.done()
     assert len(done) == 4 and all(line.endswith("seed 3") for line in done)
     stem = tmp_path / "runs" / "tables" / "sweep_quickstart-cpu"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_sparse.commands import compare_mbr, ensemble, reproduce, sweep
+from fairseq_sparse.commands import cli, reproduce
 from fairseq_sparse.recipes.tables import Table
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reproduce, "read_table", lambda paper, name: table)
         for _ in range(2):  # finished runs are skipped
-            assert reproduce.main(arguments) == 0
+            assert cli.run("reproduce", arguments) == 0
     return folder
 
 
@@ -63,7 +63,7 @@ def test_finished_runs_decode_together(folder: Path, capfd) -> None:
     runs = [str(path) for path in sorted((folder / "runs" / "quickstart").glob("*-cpu"))]
     together = folder / "both"
     for said in ("finished in", "done already"):
-        assert ensemble.main([*runs, "--run-dir", str(together)]) == 0
+        assert cli.run("ensemble", [*runs, "--run-dir", str(together)]) == 0
         printed = capfd.readouterr()
         assert said in printed.err and "ensemble of 2: " in printed.out
     summary = json.loads((together / "summary.json").read_text())
@@ -74,7 +74,7 @@ def test_finished_runs_decode_together(folder: Path, capfd) -> None:
         ([runs[0], str(folder)], "no run.json"),
         ([*runs, "--run-dir", runs[0]], "must not be one of the runs"),
     ):
-        assert ensemble.main(["--run-dir", str(together), *wrong]) == 1
+        assert cli.run("ensemble", ["--run-dir", str(together), *wrong]) == 1
         assert why in capfd.readouterr().err
 
 
@@ -82,7 +82,7 @@ def test_samples_are_chosen_from_and_compared(folder: Path, capfd) -> None:
     runs = [str(path) for path in sorted((folder / "runs" / "quickstart").glob("*-cpu"))]
     out = folder / "mbr"
     for said in ("finished in", "done already"):
-        assert compare_mbr.main([*runs, "--output-folder", str(out), "--samples", "3"]) == 0
+        assert cli.run("compare-mbr", [*runs, "--output-folder", str(out), "--samples", "3"]) == 0
         printed = capfd.readouterr()
         assert said in printed.err
     for name in ("softmax-cpu", "alpha_relu-tau-0.5-cpu"):
@@ -108,7 +108,7 @@ def test_a_sweep_fills_its_tables_and_goes_on_where_it_was(tmp_path: Path) -> No
     arguments += ["--raw-dir", str(raw), *settings([*LSTM, "corpus.languages=turkish"])]
     arguments += ["--data", str(tmp_path / "data"), "--runs", str(tmp_path / "Läufe hier")]
     arguments += ["--output-alphas", "1.5"]
-    assert sweep.main([*arguments, "--attention-alphas", "1,1.25", "--seeds", "1"]) == 0
+    assert cli.run("sweep", [*arguments, "--attention-alphas", "1,1.25", "--seeds", "1"]) == 0
     stem = tmp_path / "Läufe hier" / "tables" / "sweep_sigmorphon2018_medium_part-cpu"
     grid = json.loads(stem.with_suffix(".json").read_text())["grid"]
     assert [cell["model"]["attention_alpha"] for cell in grid] == [1.0, 1.25]
@@ -116,7 +116,7 @@ def test_a_sweep_fills_its_tables_and_goes_on_where_it_was(tmp_path: Path) -> No
     (first,) = tmp_path.rglob("*-attention-1-cpu/average.pt")
     before = first.stat().st_mtime_ns
 
-    assert sweep.main([*arguments, "--attention-alphas", "1", "--seeds", "1,2"]) == 0
+    assert cli.run("sweep", [*arguments, "--attention-alphas", "1", "--seeds", "1,2"]) == 0
     assert first.stat().st_mtime_ns == before
     (cell,) = json.loads(stem.with_suffix(".json").read_text())["grid"]
     assert list(cell["seeds"]) == ["1", "2"] and cell["ensemble"]

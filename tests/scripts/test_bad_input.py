@@ -71,9 +71,9 @@ def made(case: Script, common: Path, tmp_path: Path) -> Iterator[Path]:
 
 def status_of(case: Script, folder: Path) -> object:
     """Run a script; return its exit status."""
-    with permissions_hold(), mock.patch.object(sys, "argv", [f"{case.main.__module__}.py"]):
+    with permissions_hold(), mock.patch.object(sys, "argv", [f"{case.called}.py"]):
         try:
-            return case.main(case.command(folder))
+            return case.run(folder)
         except SystemExit as end:
             return end.code
 

@@ -8,7 +8,7 @@ from typing import Optional
 
 import pytest
 
-from fairseq_sparse.commands import sheets_draw_pairs, sheets_score_pairs
+from fairseq_sparse.commands import cli
 from fairseq_sparse.sheets.annotation_sheets import SheetError
 from fairseq_sparse.sheets.ranking_sample import (
     COLUMNS,
@@ -55,7 +55,7 @@ def test_pairs_are_of_both_ends_and_in_no_order(ranking: Path) -> None:
 def test_from_the_ranking_to_the_shares(ranking: Path, tmp_path: Path, capsys) -> None:
     folder = tmp_path / "sheet"
     command = [str(ranking), "--output-folder", str(folder), "--pairs", "10", "--pool", "20"]
-    assert sheets_draw_pairs.main(command) == 0
+    assert cli.run("sheets draw-pairs", command) == 0
     text = (folder / "sheet.csv").read_bytes().decode("utf-8-sig")
     header, *rows = csv.reader(io.StringIO(text, newline=""))
     assert header == ["id", "source", "target", "correct", "comment"] and len(rows) == 20
@@ -74,7 +74,7 @@ def test_from_the_ranking_to_the_shares(ranking: Path, tmp_path: Path, capsys) -
     figures = tmp_path / "a.json"
     capsys.readouterr()
     command = [str(folder / "key.json"), str(folder / "filled.csv")]
-    assert sheets_score_pairs.main([*command, "--json", str(figures)]) == 0
+    assert cli.run("sheets score-pairs", [*command, "--json", str(figures)]) == 0
     assert json.loads(figures.read_text()) == {
         "low": {"pairs": 10, "judged": 10, "correct": 1.0},
         "high": {"pairs": 10, "judged": 9, "correct": 1 / 9},
@@ -87,7 +87,7 @@ def test_from_the_ranking_to_the_shares(ranking: Path, tmp_path: Path, capsys) -
 def test_what_is_no_key_is_refused(sample, tmp_path: Path, capsys) -> None:
     key = tmp_path / "key.json"
     key.write_text(json.dumps({"sample": sample}))
-    assert sheets_score_pairs.main([str(key), str(tmp_path / "filled.csv")]) == 1
+    assert cli.run("sheets score-pairs", [str(key), str(tmp_path / "filled.csv")]) == 1
     assert f"{key} is not the key.json of sheets draw-pairs" in capsys.readouterr().err
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fairseq_sparse.commands import table_results
+from fairseq_sparse.commands import cli
 from fairseq_sparse.tables.columns import COLUMNS
 from fairseq_sparse.tables.summaries import read_summary
 
@@ -48,10 +48,10 @@ def test_a_table_leaves_such_a_run_out(tmp_path, capsys, value):
     for name, summary in {"good": GOOD, "bad": with_value("bleu.bleu", value)}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "summary.json").write_text(json.dumps(summary))
-    assert table_results.main([str(tmp_path / "good"), str(tmp_path / "bad")]) == 0
+    assert cli.run("table results", [str(tmp_path / "good"), str(tmp_path / "bad")]) == 0
     captured = capsys.readouterr()
     assert "30.50" in captured.out and f"left out {tmp_path / 'bad'}" in captured.err
-    assert table_results.main([str(tmp_path / "bad")]) == 1
+    assert cli.run("table results", [str(tmp_path / "bad")]) == 1
 
 
 @pytest.mark.parametrize("results", [5, [5], [{}], [{"model": "a", "part": "b", "speed": "fast"}]])
@@ -59,5 +59,5 @@ def test_speeds_of_the_wrong_type_are_named(tmp_path, capsys, results):
     (tmp_path / "summary.json").write_text(json.dumps(GOOD))
     speeds = tmp_path / "speeds.json"
     speeds.write_text(json.dumps({"benchmark": "decoding", "results": results}))
-    assert table_results.main([str(tmp_path), "--speeds", str(speeds)]) == 1
+    assert cli.run("table results", [str(tmp_path), "--speeds", str(speeds)]) == 1
     assert "speeds.json" in capsys.readouterr().err

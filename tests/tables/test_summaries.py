@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import toy
-from fairseq_sparse.commands.table_results import main as table_results_of
+from fairseq_sparse.commands import cli
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import sha256_of, write_json
 from fairseq_sparse.measure.cache import measurement_file
@@ -357,7 +357,7 @@ def test_a_damaged_result_beside_a_summary_is_named(tmp_path: Path, text: str) -
 def test_every_form_of_the_table_has_the_same_cells(plain: Path, capsys) -> None:
     printed = {}
     for style in ("md", "tsv", "latex", "json"):
-        assert table_results_of([str(plain), "--format", style]) == 0
+        assert cli.run("table results", [str(plain), "--format", style]) == 0
         printed[style] = capsys.readouterr().out
     (numbers,) = json.loads(printed["json"])["runs"]
     assert (numbers["bleu"], numbers["updates"]) == (35.125, 30)
@@ -381,13 +381,13 @@ def test_a_training_that_still_improved_is_named(run: Path, capsys) -> None:
         ]
         (run / "logs" / "train.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
         assert (trained(run)["improving"] == "loss") == improving
-        assert table_results_of([str(run)]) == 0
+        assert cli.run("table results", [str(run)]) == 0
         assert (said in capsys.readouterr().out) == improving
     # A published run has the validations alone, and perhaps a summary from before.
     (run / "logs" / "train.log").unlink()
     (run / "training.tsv").write_text("loss\tnum_updates\tbest_loss\n3\t1\t\n2\t2\t2\n")
     (run / "summary.json").write_text('{"dataset": "toy", "training": {"updates": 2}}')
-    assert table_results_of([str(run)]) == 0
+    assert cli.run("table results", [str(run)]) == 0
     assert said in capsys.readouterr().out
 
 

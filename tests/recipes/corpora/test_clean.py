@@ -11,7 +11,7 @@ from fairseq import file_utils
 from fairseq.data.encoders.moses_tokenizer import MosesTokenizer, MosesTokenizerConfig
 from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPEConfig
 
-from fairseq_sparse.commands import corpus_clean
+from fairseq_sparse.commands import cli
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes.corpora.clean import clean_pairs, split_text
 from fairseq_sparse.recipes.corpora.extract import extract
@@ -201,7 +201,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
 def test_flags_that_do_not_go_together_are_refused(flags: str, capsys) -> None:
     words = f"--input x --output x --languages {flags}".split()
     with pytest.raises(SystemExit):
-        corpus_clean.main(words)
+        cli.run("corpus clean", words)
     assert "--" in capsys.readouterr().err.splitlines()[-1]
 
 
@@ -209,8 +209,8 @@ def test_command_line(tmp_path: Path) -> None:
     write(tmp_path, **FILES)
     words = ["--input", str(tmp_path), "--output-folder", str(tmp_path / "out"), "--languages"]
     long = ["--max-tokens", "2", "--long-test", str(tmp_path)]
-    assert corpus_clean.main([*words, *LANGUAGES, *long]) == 0
+    assert cli.run("corpus clean", [*words, *LANGUAGES, *long]) == 0
     assert read(tmp_path / "out" / "train.en") == ["a"]
     assert read(tmp_path / "long.en") == ["b b b"]
-    assert corpus_clean.main([*words, "en"]) == 0
+    assert cli.run("corpus clean", [*words, "en"]) == 0
     assert read(tmp_path / "out" / "train.en") == ["a", "b b b"]

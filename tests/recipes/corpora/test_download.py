@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import fairseq_sparse
-from fairseq_sparse.commands import corpus_download
+from fairseq_sparse.commands import cli
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes.corpora.download import download
 
@@ -261,10 +261,10 @@ def test_a_machine_without_curl(server: Server, file: Path, tmp_path: Path, monk
 def test_command_line(flags: list[str], server: Server, file: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
-        assert corpus_download.main([server.url, str(file), *flags]) == 0
+        assert cli.run("corpus download", [server.url, str(file), *flags]) == 0
         assert_complete(file)
         file.write_bytes(b"mine")
-        assert corpus_download.main([server.url, str(file), *flags]) == len(flags) / 2
+        assert cli.run("corpus download", [server.url, str(file), *flags]) == len(flags) / 2
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -286,5 +286,5 @@ def test_curl_ends_with_the_command(server: Server, file: Path) -> None:
 
 def test_what_is_no_checksum_is_refused(file: Path, capsys) -> None:
     with pytest.raises(SystemExit):
-        corpus_download.main(["http://x", str(file), "--sha256", "0" * 32])
+        cli.run("corpus download", ["http://x", str(file), "--sha256", "0" * 32])
     assert "0" * 32 in capsys.readouterr().err

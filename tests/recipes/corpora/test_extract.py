@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import archives
-from fairseq_sparse.commands import corpus_extract
+from fairseq_sparse.commands import cli
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes.corpora.extract import extract, without_diacritics
 from fairseq_sparse.recipes.corpora.reading import LONGEST_LINE, raw_file, read_lines
@@ -312,10 +312,10 @@ def test_memory_does_not_grow_with_the_corpus(raw: Path) -> None:
 def test_command_line(raw: Path, capsys) -> None:
     words = ["--raw", str(raw), "--output-folder", str(raw / "out"), "--languages", "de"]
     take = ["--take", "train", "text", "small.de"]
-    assert corpus_extract.main([*words, *take, *take]) == 0
+    assert cli.run("corpus extract", [*words, *take, *take]) == 0
     assert (raw / "out" / "train.de").read_text() == "eins\neins\n"
-    assert corpus_extract.main([*words, "--take", "dev", "text", "small.de"]) == 1
+    assert cli.run("corpus extract", [*words, "--take", "dev", "text", "small.de"]) == 1
     (line,) = capsys.readouterr().err.splitlines()[1:]
     assert line.startswith("fairseq-sparse corpus extract: error: ") and "dev" in line
     with pytest.raises(SystemExit):
-        corpus_extract.main([*words, *take, "--remove-diacritics", "ro"])
+        cli.run("corpus extract", [*words, *take, "--remove-diacritics", "ro"])

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import archives
-from fairseq_sparse.commands import corpus_inflection
+from fairseq_sparse.commands import cli
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes.corpora.inflection import from_units, prepare, to_units
 
@@ -49,7 +49,7 @@ def out(tmp_path: Path) -> Path:
 
 def test_source_has_language_tags_and_characters(corpus: Path, out: Path) -> None:
     words = ["--raw", str(corpus), "--output-folder", str(out), "--setting", "medium"]
-    assert corpus_inflection.main([*words, "--language-count", "2"]) == 0
+    assert cli.run("corpus inflection", [*words, "--language-count", "2"]) == 0
     for split in ("train", "valid", "test"):
         assert read(out, f"characters/{split}.lemma") == [
             "lang=old-english tag=ADJ tag=ABL tag=U+0020PL ǣ \u0302 r",
@@ -69,7 +69,7 @@ def test_source_has_language_tags_and_characters(corpus: Path, out: Path) -> Non
         "turkish\tev\tN;NOM;PL\tevler",
         "turkish\tbaşlamak\tV;INTR;FUT\tbaşlayacak mıyım",
     ]
-    assert corpus_inflection.main([*words, "--language-count", "3"]) == 1
+    assert cli.run("corpus inflection", [*words, "--language-count", "3"]) == 1
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), min_size=1))
