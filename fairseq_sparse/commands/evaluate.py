@@ -16,8 +16,7 @@ from pathlib import Path
 from fairseq_sparse.commands.common import command_parser, positive
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of, read_json
-from fairseq_sparse.recipes.parts import USER_DIR
-from fairseq_sparse.recipes.plan import Command, Plan, Stage
+from fairseq_sparse.recipes.plan import USER_DIR, Command, Plan, Stage
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:

@@ -22,8 +22,7 @@ from fairseq_sparse.commands.run import add_training_options, options_of
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.recipes import engine, reproduce
 from fairseq_sparse.recipes.corpora.reading import log
-from fairseq_sparse.recipes.follow_up import find_gold, follow_up
-from fairseq_sparse.recipes.tables import Table, list_tables, read_table
+from fairseq_sparse.recipes.tables import Table, find_gold, follow_up, list_tables, read_table
 
 
 def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:

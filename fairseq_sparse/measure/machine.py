@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,28 @@ def describe_machine(device: str = "cpu") -> dict[str, Any]:
         "torch": torch.__version__,
         "fairseq": fairseq and fairseq.__version__,
         "fairseq_sparse": fairseq_sparse.__version__,
+    }
+
+
+def describe_environment() -> dict[str, Any]:
+    """Return versions and hardware for the summary of a run."""
+    import fairseq
+    import torch
+
+    return {
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "fairseq": fairseq.__version__,
+            "fairseq_sparse": fairseq_sparse.__version__,
+            "sacrebleu": metadata.version("sacrebleu"),
+        },
+        "hardware": {
+            "cpu": cpu_name(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "gpus": [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())],
+        },
     }
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.files import write_json
-from fairseq_sparse.recipes import stages, summaries
+from fairseq_sparse.measure.machine import describe_environment
+from fairseq_sparse.recipes import stages
+from fairseq_sparse.recipes.evaluation import generate, names_of
 from fairseq_sparse.recipes.plan import Plan
 from fairseq_sparse.recipes.recipe import Recipe
 from fairseq_sparse.tables.summaries import read_generation, read_score
@@ -35,7 +37,7 @@ def plan(recipes: Sequence[Recipe], folder: Path) -> Plan:
     recipe = replace(recipes[0], label=f"ensemble of {len(recipes)}: {labels}", run_dir=folder)
 
     def after() -> None:
-        names = summaries.names_of(recipe)
+        names = names_of(recipe)
         del names["seed"], names["model"]  # of the first member
         summary = {
             **names,
@@ -43,11 +45,11 @@ def plan(recipes: Sequence[Recipe], folder: Path) -> Plan:
             "members": [member.name for member in members],
             **read_score(folder),
             **read_generation(folder),
-            **summaries.describe_environment(),
+            **describe_environment(),
         }
         write_json(folder / "summary.json", summary)
 
-    stage = stages.generate(recipe, [member / "average.pt" for member in members])
+    stage = generate(recipe, [member / "average.pt" for member in members])
     outputs = (*stage.outputs, folder / "summary.json")
     return Plan(
         title=f"{recipe.dataset}, {recipe.label}",

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from fairseq_sparse.files import write_json
+from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.files import read_json, read_text, write_json, write_text
 from fairseq_sparse.measure.cache import measurement_file
-from fairseq_sparse.recipes import summaries
-from fairseq_sparse.recipes.parts import USER_DIR, as_arguments, as_settings, begin
-from fairseq_sparse.recipes.plan import Argument, Command, Stage
+from fairseq_sparse.measure.machine import describe_environment
+from fairseq_sparse.recipes.plan import (
+    USER_DIR,
+    Argument,
+    Command,
+    Stage,
+    as_arguments,
+    as_settings,
+)
 from fairseq_sparse.recipes.preparation import all_references, binary_files, bpe_codes
 from fairseq_sparse.recipes.recipe import Flags, Recipe
+from fairseq_sparse.recipes.training import begin
+from fairseq_sparse.tables.summaries import RESULTS
+
+# The measures logged by fairseq-eval-lm, the samples printed by fairseq-interactive, and the token
+# for a line break.
+_MEASURES = re.compile(r"\bmeasures \| (\{.*\})")
+_SAMPLE = re.compile(r"^D-\d+\t\S+\t(.*)$", re.MULTILINE)
+_LINE_BREAK = re.compile(r" *<nl> *")
 
 
 def _fairseq(recipe: Recipe, program: str, *more: Argument) -> list[Argument]:
@@ -114,7 +133,7 @@ def _evaluate(recipe: Recipe) -> Stage:
     commands.append(Command(tuple(argv), stdin=(prompts,), stdout=samples))
 
     def after() -> None:
-        write_json(run / "measures.json", summaries.summarize_text(run))
+        write_json(run / "measures.json", summarize_text(run))
 
     return Stage(
         name="generate",
@@ -128,6 +147,21 @@ def _evaluate(recipe: Recipe) -> Stage:
         before=begin(recipe, run / "summary.json"),
         after=after,
     )
+
+
+def summarize_text(run: Path) -> dict[str, Any]:
+    """Collect the measures of a language model, and write its samples as readable text."""
+    summary = {}
+    for subset in ("valid", "test"):
+        path = run / f"evaluate-{subset}.txt"
+        found = _MEASURES.findall(read_text(path))
+        if not found:
+            raise AnalysisError(f"{path} has no measures")
+        summary[subset] = json.loads(found[-1])
+    samples = _SAMPLE.findall(read_text(run / "samples-raw.txt"))
+    texts = [_LINE_BREAK.sub("\n", text.strip()) for text in samples]
+    write_text(run / "samples.txt", "\n\n".join(texts) + "\n")
+    return summary
 
 
 def align(recipe: Recipe) -> Stage:
@@ -183,7 +217,7 @@ def analyze(recipe: Recipe) -> Stage:
     outputs += [report] if recipe.decoding.validation else []
 
     def after() -> None:
-        write_json(run / "summary.json", summaries.summarize_all(recipe))
+        write_json(run / "summary.json", summarize(recipe))
 
     return Stage(
         name="analyze",
@@ -224,3 +258,33 @@ def _certify(recipe: Recipe, report: Path) -> Command:
     argv = _fairseq(recipe, "fairseq-generate", "--gen-subset", "valid", "--quiet")
     argv += ["--log-format", "simple", *as_arguments(flags), "--search-report", report]
     return Command(tuple(argv))
+
+
+def names_of(recipe: Recipe) -> dict[str, Any]:
+    """Return the fields of a recipe by which tables know its runs."""
+    return {
+        "dataset": recipe.dataset,
+        "dataset_note": recipe.note,
+        "variant": recipe.variant,
+        "variant_name": recipe.label,
+        "settings": recipe.settings,
+        "config": recipe.config,
+        "seed": recipe.seed,
+        "model": asdict(recipe.model),
+    }
+
+
+def summarize(recipe: Recipe) -> dict[str, Any]:
+    """Return everything that a results table needs of a run.
+
+    Raises:
+        AnalysisError, OSError, ValueError: a result is missing, or its file damaged.
+    """
+    run, summary = recipe.run_dir, names_of(recipe)
+    measures = run / "measures.json"
+    if measures.is_file():  # a language model
+        summary |= read_json(measures)
+    else:
+        for read in RESULTS:
+            summary |= read(run)
+    return {**summary, "training": read_json(run / "train.json"), **describe_environment()}

@@ -7,9 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional, Union
 
+import fairseq_sparse
+from fairseq_sparse.recipes.recipe import Flags
+
+USER_DIR = Path(fairseq_sparse.__file__).resolve().parent
 Argument = Union[str, Path]
 # An argument that stands for the number of cores: a variable in a script.
 CORES = "$CORES"
+# Flags of fairseq that change nothing of the result.
+_NO_RESULT = {"log-interval", "num-workers", "tensorboard-logdir", "no-progress-bar"}
 
 
 @dataclass(frozen=True)
@@ -88,3 +94,21 @@ class Plan:
     stages: tuple[Stage, ...]
     variables: dict[str, Path] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+
+
+def as_arguments(flags: Flags) -> list[str]:
+    """Return flags as words of a command line."""
+    words: list[str] = []
+    for name, value in flags.items():
+        if value is not False:
+            words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return words
+
+
+def as_settings(flags: Flags, prefix: str = "") -> dict[str, str]:
+    """Return flags as settings of a stage, in which 0.1 and "0.1" are the same."""
+    return {
+        f"{prefix}--{name}": "yes" if value is True else str(value)
+        for name, value in flags.items()
+        if value is not False and name not in _NO_RESULT
+    }

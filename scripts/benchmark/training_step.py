@@ -36,9 +36,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmark import harness, random_data
 from command_line import names, quiet, script_parser
 from fairseq_sparse.errors import RecipeError
+from fairseq_sparse.recipes.plan import as_arguments
 from fairseq_sparse.recipes.recipe import Options, Recipe
 from fairseq_sparse.recipes.resolve import resolve
-from fairseq_sparse.recipes.stages import as_arguments, train_flags
+from fairseq_sparse.recipes.training import train_flags
 
 STOCK = "stock"
 # Every output and every kind of attention, and the best of both.

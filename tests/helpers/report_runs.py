@@ -19,7 +19,7 @@ RUNS = {
 }
 
 
-# In the format of fairseq_sparse/recipes/summaries.py and of fairseq-sparse analyze alignment.
+# In the format of fairseq_sparse/recipes/evaluation.py and of fairseq-sparse analyze alignment.
 SUMMARY = {
     "dataset": "wmt14_en_fr",
     "variant": "rela_g",

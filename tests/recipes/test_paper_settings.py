@@ -10,7 +10,7 @@ import torch
 from fairseq import options as fairseq_options
 
 from fairseq_sparse.models.transformer_sparse import FUSED_COPIES, TransformerSparseModel
-from fairseq_sparse.recipes.parts import as_arguments
+from fairseq_sparse.recipes.plan import as_arguments
 from fairseq_sparse.recipes.recipe import Options, Recipe
 from fairseq_sparse.recipes.resolve import resolve
 from random_models import translation_task

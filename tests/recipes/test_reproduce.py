@@ -11,7 +11,7 @@ import pytest
 from fairseq_sparse.commands import cli, sweep
 from fairseq_sparse.commands import reproduce as command
 from fairseq_sparse.errors import RecipeError
-from fairseq_sparse.recipes import follow_up, reproduce, tables
+from fairseq_sparse.recipes import reproduce, tables
 from fairseq_sparse.recipes.plan import Plan, Stage
 from fairseq_sparse.recipes.recipe import Options, Recipe
 from fairseq_sparse.recipes.resolve import resolve
@@ -180,7 +180,7 @@ def test_follow_ups_get_the_finished_models_of_the_first_seed_or_of_all(
 def test_a_figure_of_formulas_needs_no_runs_and_is_made_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
 ) -> None:
-    monkeypatch.setattr(follow_up, "_program", lambda word: ("touch", "-a", "-d", "now"))
+    monkeypatch.setattr(tables, "_program", lambda word: ("touch", "-a", "-d", "now"))
     monkeypatch.setattr(command, "read_table", lambda paper, name: FORMULAS)
     arguments = ["tiny", "2", "--cpu", "--runs", str(tmp_path / "R&D")]
     assert cli.run("reproduce", [*arguments, "--dry-run"]) == 0

@@ -17,7 +17,7 @@ from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.models.transformer_sparse import TransformerSparseModel
 from fairseq_sparse.modules.attention_config import attention_kinds
 from fairseq_sparse.recipes import catalogue
-from fairseq_sparse.recipes.parts import as_arguments
+from fairseq_sparse.recipes.plan import as_arguments
 from fairseq_sparse.recipes.recipe import Options, Recipe
 from fairseq_sparse.recipes.resolve import resolve, run_name
 from toy import ROOT, USER_DIR, task

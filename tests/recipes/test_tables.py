@@ -12,10 +12,17 @@ import pytest
 from fairseq_sparse.commands import cli
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes import catalogue
-from fairseq_sparse.recipes.follow_up import SCRIPTS, find_gold, follow_up
 from fairseq_sparse.recipes.recipe import Options, Recipe
 from fairseq_sparse.recipes.resolve import resolve
-from fairseq_sparse.recipes.tables import Table, expand, list_tables, read_table
+from fairseq_sparse.recipes.tables import (
+    SCRIPTS,
+    Table,
+    expand,
+    find_gold,
+    follow_up,
+    list_tables,
+    read_table,
+)
 from fairseq_sparse.tables.columns import COLUMNS
 
 TABLES = {name: read_table(*name.split()) for name in catalogue.entries("tables")}

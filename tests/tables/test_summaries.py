@@ -13,10 +13,11 @@ from fairseq_sparse.commands import cli
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import sha256_of, write_json
 from fairseq_sparse.measure.cache import measurement_file
+from fairseq_sparse.measure.machine import describe_environment
 from fairseq_sparse.measure.training_log import read_log
+from fairseq_sparse.recipes.evaluation import summarize
 from fairseq_sparse.recipes.recipe import Options
 from fairseq_sparse.recipes.resolve import resolve
-from fairseq_sparse.recipes.summaries import describe_environment, summarize_all
 from fairseq_sparse.tables.summaries import (
     missing_parts,
     read_generation,
@@ -121,7 +122,7 @@ def test_everything_in_one_table(loose: bool, run: Path) -> None:
     trained(run)
     recipe = resolve("quickstart", "entmax15", Options(run_dir=run))
     with pytest.raises(AnalysisError, match="bleu.json"):
-        summarize_all(recipe)
+        summarize(recipe)
     statistics = line("test", loose, loss=2.5, nonzeros=97.25, prob_sum=1.375, gold_zero=8.125)
     (run / "validate-test.txt").write_text(statistics + "\n")
     (run / "bleu.json").write_text('{"bleu": 35.125, "signature": "a|b", "empty_translations": 2}')
@@ -142,7 +143,7 @@ def test_everything_in_one_table(loose: bool, run: Path) -> None:
         for kind, rates in (("normal", (0.5, 0.375)), ("shifted", (0.25, 0.75)))
     }
     (run / "alignment.json").write_text(json.dumps({"folders": [alignment]}))
-    summary = summarize_all(recipe)
+    summary = summarize(recipe)
     assert summary["model"]["output_alpha"] == 1.5 and summary["seed"] == 1
     write_json(run / "summary.json", summary)
     table = table_results(run, run, run / "unfinished")

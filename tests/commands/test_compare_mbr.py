@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fairseq_sparse.recipes import mbr
+from fairseq_sparse.commands import compare_mbr
 from fairseq_sparse.recipes.recipe import Options, Recipe
 from fairseq_sparse.recipes.resolve import resolve
 
@@ -23,7 +23,7 @@ def finished(tmp_path: Path) -> Recipe:
 
 
 def test_results_are_scored_with_all_references(tmp_path: Path) -> None:
-    (*_, compare) = mbr.plan([finished(tmp_path)], tmp_path / "out", 3, "chrf", 1).stages
+    (*_, compare) = compare_mbr.plan([finished(tmp_path)], tmp_path / "out", 3, "chrf", 1).stages
     (command,) = compare.commands
     texts = [Path(word).name for word in command.argv]
     assert texts[texts.index("-i") - 4 : texts.index("-i")] == NAMES
