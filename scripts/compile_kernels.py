@@ -35,7 +35,7 @@ CAPABILITIES = {
     100: ((3, 3), 227 << 10),
     120: ((3, 4), 99 << 10),
 }
-# Rows of logits (size, dtype, alpha): multiples of 8, of 16 and others, in one block or several.
+# Rows of logits (size, dtype, alpha): multiples of 16 and others, in one block or several.
 ROWS = (
     *((17, torch.float32, 1.5), (48, torch.float16, 1.5), (300, torch.bfloat16, 2.0)),
     *((4000, torch.float32, 1.3), (7944, torch.float16, 1.5), (5001, torch.bfloat16, 1.5)),
@@ -192,7 +192,6 @@ def row_cases(size: int, dtype: torch.dtype, alpha: float):
     yield "entmax", lambda: rows.entmax(z, None, alpha, "newton", 0, False)
     yield "entmax tensor", lambda: rows.entmax(z, each_alpha, 0.0, "newton", 0, True)
     yield "entmax_backward", lambda: rows.entmax_backward(z, z, alpha)
-    yield "alpha_relu", lambda: rows.alpha_relu(z, torch.tensor(0.3), alpha, False)
     yield (
         "row_loss_backward",
         lambda: rows.row_loss_backward(torch.ones(3), z, target, solution, *options),

@@ -13,9 +13,10 @@ class InterpretedGPU(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         from fairseq_sparse.ops.gpu import rela_attention, rows
 
-        namespace, name = function._schema.name.split("::")
+        name = function._schema.name.removeprefix("fairseq_sparse::")
         module = rela_attention if name.startswith("attention") else rows
-        if namespace == "fairseq_sparse" and getattr(module, f"fits_{name}")(*args):
+        fits = getattr(module, f"fits_{name}", None)
+        if fits is not None and fits(*args):
             self.used.add(name)
             return getattr(module, name)(*args)
         return function(*args, **(kwargs or {}))

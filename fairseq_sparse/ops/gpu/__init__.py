@@ -21,7 +21,6 @@ from fairseq_sparse.ops.operators import kernel
 _MODULES = {
     "entmax": "rows",
     "entmax_backward": "rows",
-    "alpha_relu": "rows",
     "row_loss": "rows",
     "row_loss_backward": "rows",
     "linear_loss": "rows",

@@ -12,9 +12,7 @@ is not cheap even from the L2 cache, so what counts is the number of sweeps over
 2. In a row that fails, the steps go on over the whole row: one or two for normal logits with
    alpha = 1.5, three with alpha = 1.1 and a whole vocabulary in the support.
 
-A row of one block is in registers as a whole. The numbers of a row are ``[ROWS, 1]``, its entries
-``[ROWS, BLOCK]``. A row that has its threshold keeps it while others of its program go on, so its
-result does not depend on them.
+A row of one block is in registers as a whole. NaN, also that of inf - inf, stays in every sum.
 
 In fp32 on a GPU, the operator ``/`` is accurate only to two units in the last place, and
 ``tl.sqrt`` to one; ``tl.div_rn`` and ``tl.sqrt_rn`` round correctly.
@@ -25,21 +23,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# As in the reference: this covers any row in fp32.
-_MAX_STEPS = tl.constexpr(32)
+# As in the reference, these steps cover any row in fp32; alpha > 2 takes up to twice as many.
+_MAX_STEPS = tl.constexpr(64)
 
 
 @triton.jit
-def as_number(x):
-    """Return an argument of a kernel, or a constant, as ``[1, 1]`` in fp32."""
-    return tl.zeros([1, 1], tl.float32) + x
-
-
-@triton.jit
-def load_rows(z, there, start, size, BLOCK: tl.constexpr):
-    """Load ``[ROWS, BLOCK]`` in fp32, -inf where there is nothing."""
-    column = start + tl.arange(0, BLOCK)[None, :]
-    return tl.load(z + column, mask=there & (column < size), other=float("-inf")).to(tl.float32)
+def load_block(z, start, size, BLOCK: tl.constexpr):
+    """Load a block of a row in fp32, -inf where there is nothing."""
+    column = start + tl.arange(0, BLOCK)
+    return tl.load(z + column, mask=column < size, other=float("-inf")).to(tl.float32)
 
 
 @triton.jit
@@ -67,12 +59,12 @@ def factors(x, tau, rate, ALPHA: tl.constexpr):
     NaN stays NaN in ``above`` and in the product.
 
     Args:
-        rate: alpha - 1, a tensor.
+        rate: alpha - 1, an fp32 scalar.
         ALPHA: alpha if it is 1.5 or 2, whose powers are simple; else 0.
     """
     above = tl.where(x < tau, 0.0, x - tau)
     if ALPHA == 0.0:
-        weight = positive_power(above, tl.div_rn(tl.zeros_like(rate) + 1, rate) - 1)
+        weight = positive_power(above, tl.div_rn(rate * 0 + 1, rate) - 1)
     elif ALPHA == 1.5:
         weight = above
     else:
@@ -82,47 +74,31 @@ def factors(x, tau, rate, ALPHA: tl.constexpr):
 
 @triton.jit
 def solve(
-    z,
-    there,
-    size,
-    rate,
-    ALPHA: tl.constexpr,
-    SUM: tl.constexpr,
-    BLOCK: tl.constexpr,
-    STAGES: tl.constexpr,
+    z, size, rate, ALPHA: tl.constexpr, SUM: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr
 ):
-    """Solve alpha-entmax for the rows that begin at ``z [ROWS, 1]``, of ``size`` logits each.
+    """Solve alpha-entmax for the row of ``size`` logits that begins at ``z``.
 
     Args:
-        there: which rows to solve, ``[ROWS, 1]``.
-        rate: alpha - 1, a tensor, a scalar or ``[ROWS, 1]``.
         SUM: whether the sum of the logits is wanted.
-        STAGES: blocks that are loaded at a time; 1 if a row is one block.
+        STAGES: blocks that are loaded at a time; 1 if the row is one block.
 
     Returns:
-        For each row the maximum (0 where every logit is -inf), tau, total (NaN where a logit is NaN
-        or +inf), the conjugate of the logits less the maximum, and the sum of the logits.
+        The maximum (0 if every logit is -inf), tau, total (NaN if a logit is NaN or +inf), the
+        conjugate of the logits less the maximum, and the sum of the logits.
     """
-    x, third, logits = _largest(z, there, size, SUM, BLOCK, STAGES)
-    maximum = tl.max(x, 1, keep_dims=True)
-    bad = tl.max(((x != x) | (x == float("inf"))).to(tl.int32), 1, keep_dims=True) > 0
+    x, third, logits = _largest(z, size, SUM, BLOCK, STAGES)
+    maximum = tl.max(x, 0)
     maximum = tl.where(maximum == float("-inf"), 0.0, maximum)
     x = _reachable(x, maximum, rate)
-    tau = tl.zeros_like(maximum) - 1.0
-    tau = _search(z, there & ~bad, size, maximum, x, tau, rate, ALPHA, False, BLOCK, STAGES)
-    if STAGES == 1:
-        total, score, rest = _sums(x, tau, rate, ALPHA, True)
-    else:
-        third = (third - maximum) * rate
-        if _any(there & ~bad & (third > tau)):
-            tau = _search(z, there & ~bad, size, maximum, x, tau, rate, ALPHA, True, BLOCK, STAGES)
+    tau = _search(z, size, maximum, x, rate * 0 - 1, rate, ALPHA, False, BLOCK, STAGES)
+    total, score, rest = _sums(x, tau, rate, ALPHA, True)
+    if STAGES > 1:
+        if (third - maximum) * rate > tau:
+            tau = _search(z, size, maximum, x, tau, rate, ALPHA, True, BLOCK, STAGES)
             total, score, rest = _sums_of_row(
-                z, there, size, maximum, tau, rate, ALPHA, True, BLOCK, STAGES
+                z, size, maximum, tau, rate, ALPHA, True, BLOCK, STAGES
             )
-        else:
-            total, score, rest = _sums(x, tau, rate, ALPHA, True)
     total = tl.where(total == 0, 1.0, total)
-    total = tl.where(bad, float("nan"), total)
     # Here sum(p - p^alpha), from sum(total * p * above) = total - rest.
     entropy = rest + (total - rest) * (1 - positive_power(total, -rate))
     conjugate = tl.div_rn(score + tl.div_rn(entropy, 1 + rate), total * rate)
@@ -130,102 +106,83 @@ def solve(
 
 
 @triton.jit
-def _largest(z, there, size, SUM: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
-    """Return the two largest logits of each lane, ``[ROWS, 2 BLOCK]`` (of a row of one block the
-    row itself), and for each row the largest of those left out, and the sum of all if SUM."""
-    first = load_rows(z, there, 0, size, BLOCK)
-    total = tl.where(tl.arange(0, BLOCK)[None, :] < size, first, 0.0)
-    third = tl.full(first.shape, float("-inf"), tl.float32)
+def _largest(z, size, SUM: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
+    """Return the two largest logits of each lane, ``[2 BLOCK]`` (of a row of one block the row
+    itself), the largest of those left out, and the sum of all if SUM."""
+    first = load_block(z, 0, size, BLOCK)
+    total = tl.where(tl.arange(0, BLOCK) < size, first, 0.0)
+    third = tl.full([BLOCK], float("-inf"), tl.float32)
     if STAGES == 1:
         x = first
     else:
         second = third
         for start in tl.range(BLOCK, size, BLOCK, num_stages=STAGES):
-            x = load_rows(z, there, start, size, BLOCK)
+            x = load_block(z, start, size, BLOCK)
             third = tl.maximum(third, tl.minimum(second, x))
             second = tl.maximum(second, tl.minimum(first, x))
             first = tl.maximum(first, x, propagate_nan=tl.PropagateNan.ALL)
             if SUM:
-                total += tl.where(start + tl.arange(0, BLOCK)[None, :] < size, x, 0.0)
-        x = tl.reshape(tl.join(first, second), [first.shape[0], 2 * BLOCK])
-    return x, tl.max(third, 1, keep_dims=True), tl.sum(total, 1, keep_dims=True)
+                total += tl.where(start + tl.arange(0, BLOCK) < size, x, 0.0)
+        x = tl.reshape(tl.join(first, second), [2 * BLOCK])
+    return x, tl.max(third, 0), tl.sum(total, 0)
 
 
 @triton.jit
 def _reachable(logits, maximum, rate):
     """Return ``x``, at least -1: lower entries are not in the support. This avoids 0 * -inf."""
-    return tl.maximum((logits - maximum) * rate, -1.0)
+    x = (logits - maximum) * rate
+    return tl.where(x < -1.0, -1.0, x)
 
 
 @triton.jit
 def _search(
-    z,
-    searched,
-    size,
-    maximum,
-    x,
-    tau,
-    rate,
-    ALPHA: tl.constexpr,
-    SWEEP: tl.constexpr,
-    BLOCK: tl.constexpr,
-    STAGES: tl.constexpr,
-):
-    """Find the thresholds of the entries ``x`` or, if SWEEP, of the whole rows, from a ``tau`` that
-    is not above them.
+    z, size, maximum, x, tau, rate,
+    ALPHA: tl.constexpr, SWEEP: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Find the threshold of the entries ``x`` or, if SWEEP, of the whole row, from a ``tau`` that
+    is not above it.
 
-    Newton's steps have the form of those of the reference. Rows with alpha > 2, which only a tensor
-    alpha can have, are bisected between ``tau`` and ``high``, at the geometric mean.
+    Newton's steps have the form of those of the reference. With alpha > 2, which only a tensor
+    alpha can have, the bracket from ``tau`` to ``high`` is bisected, at the geometric mean.
     """
     step = 0
-    moved = searched
     point = tau
-    high = -positive_power(tl.zeros_like(tau) + size, -rate)
-    high = tl.minimum(high, -1.2e-38)
-    while _any(moved) & (step < 2 * _MAX_STEPS):
+    moved = tau < 0
+    high = tl.minimum(-positive_power(rate * 0 + size, -rate), -1.2e-38)
+    while moved & (step < _MAX_STEPS):
         if SWEEP:
             mass, score, slope = _sums_of_row(
-                z, searched, size, maximum, point, rate, ALPHA, False, BLOCK, STAGES
+                z, size, maximum, point, rate, ALPHA, False, BLOCK, STAGES
             )
         else:
             mass, score, slope = _sums(x, point, rate, ALPHA, False)
         following = tl.div_rn(score - power_of_p(mass, rate, ALPHA), slope)
-        onwards = following > tau
         reached = following
+        moved = following > tau
         if ALPHA == 0.0:
-            concave = rate > 1
-            enough = mass >= 1
-            reached = tl.where(concave, tl.where(enough, point, tau), following)
-            high = tl.where(enough, high, point)
-            following = tl.where(concave, -tl.sqrt_rn(-reached) * tl.sqrt_rn(-high), following)
-            onwards = tl.where(concave, (reached < following) & (following < high), onwards)
-        tau = tl.where(moved & (reached > tau), reached, tau)
-        moved &= onwards
-        point = tl.where(moved, following, point)
+            if rate > 1:
+                reached = tl.where(mass >= 1, point, tau)
+                high = tl.where(mass >= 1, high, point)
+                following = -tl.sqrt_rn(-reached) * tl.sqrt_rn(-high)
+                moved = (reached < following) & (following < high)
+        tau = tl.where(reached > tau, reached, tau)
+        point = following
         step += 1
     return tau
 
 
 @triton.jit
 def _sums_of_row(
-    z,
-    there,
-    size,
-    maximum,
-    tau,
-    rate,
-    ALPHA: tl.constexpr,
-    LAST: tl.constexpr,
-    BLOCK: tl.constexpr,
-    STAGES: tl.constexpr,
-):
-    """Return the sums of :func:`_terms` over whole rows in memory."""
-    a = tl.zeros([there.shape[0], BLOCK], tl.float32)
-    b = tl.zeros([there.shape[0], BLOCK], tl.float32)
-    c = tl.zeros([there.shape[0], BLOCK], tl.float32)
-    lost = tl.zeros([there.shape[0], BLOCK], tl.float32)
+    z, size, maximum, tau, rate,
+    ALPHA: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Return the sums of :func:`_terms` over a whole row in memory."""
+    a = tl.zeros([BLOCK], tl.float32)
+    b = tl.zeros([BLOCK], tl.float32)
+    c = tl.zeros([BLOCK], tl.float32)
+    lost = tl.zeros([BLOCK], tl.float32)
     for start in tl.range(0, size, BLOCK, num_stages=STAGES):
-        x = _reachable(load_rows(z, there, start, size, BLOCK), maximum, rate)
+        x = _reachable(load_block(z, start, size, BLOCK), maximum, rate)
         more_a, more_b, more_c = _terms(x, tau, rate, ALPHA, LAST)
         # Use compensated summation: p is divided by this sum.
         more_a -= lost
@@ -234,16 +191,14 @@ def _sums_of_row(
         a = longer
         b += more_b
         c += more_c
-    a, b, c = _sum_three(a, b, c)
-    return a, b, c
+    return tl.sum(a, 0), tl.sum(b, 0), tl.sum(c, 0)
 
 
 @triton.jit
 def _sums(x, tau, rate, ALPHA: tl.constexpr, LAST: tl.constexpr):
-    """Return the row sums of :func:`_terms`."""
+    """Return the sums of :func:`_terms` over the entries ``x``."""
     a, b, c = _terms(x, tau, rate, ALPHA, LAST)
-    a, b, c = _sum_three(a, b, c)
-    return a, b, c
+    return tl.sum(a, 0), tl.sum(b, 0), tl.sum(c, 0)
 
 
 @triton.jit
@@ -257,30 +212,3 @@ def _terms(x, tau, rate, ALPHA: tl.constexpr, LAST: tl.constexpr):
         return mass, mass * x, mass * (1 - above)
     else:
         return mass, weight * x, weight
-
-
-@triton.jit
-def _any(x):
-    """Return whether any entry is true."""
-    return tl.max(tl.max(x.to(tl.int32), 1), 0) > 0
-
-
-@triton.jit
-def _sum_three(a, b, c):
-    """Return the row sums of three tensors, ``[ROWS, 1]``, by one exchange of threads."""
-    if _INTERPRETED:  # a reduction by a function would take a step of Python for each entry
-        a = tl.sum(a, 1, keep_dims=True)
-        b = tl.sum(b, 1, keep_dims=True)
-        c = tl.sum(c, 1, keep_dims=True)
-    else:
-        a, b, c = tl.reduce((a, b, c), 1, _add_three, keep_dims=True)
-    return a, b, c
-
-
-@triton.jit
-def _add_three(a, b, c, more_a, more_b, more_c):
-    return a + more_a, b + more_b, c + more_c
-
-
-# In Triton's interpreter, decorated functions have another class.
-_INTERPRETED = tl.constexpr(not isinstance(_add_three, triton.JITFunction))

@@ -68,14 +68,14 @@ def test_a_variable_turns_kernels_off(monkeypatch):
 
 def test_kernels_get_real_tensors_of_one_gpu(monkeypatch):
     monkeypatch.setattr(gpu, "has_kernels", lambda device: device.type == "meta")
-    fitting = types.SimpleNamespace(fits_alpha_relu=lambda *args: True)
+    fitting = types.SimpleNamespace(fits_row_loss=lambda *args: True)
     monkeypatch.setattr(gpu, "import_module", lambda name: fitting)
-    z = torch.zeros(3, 4, device="meta")
-    assert gpu.fits("alpha_relu", z, torch.tensor(0.3), 1.5, False)
-    assert not gpu.fits("alpha_relu", z, torch.zeros(4), 1.5, False)
-    assert not gpu.fits("alpha_relu", torch.zeros(3, 4), torch.tensor(0.3), 1.5, False)
+    z, target, tau = torch.zeros(3, 4, device="meta"), torch.zeros(3), torch.tensor(0.3)
+    assert gpu.fits("row_loss", z, target.to("meta"), tau, 1.5)
+    assert not gpu.fits("row_loss", z, target, tau, 1.5)
+    assert not gpu.fits("row_loss", torch.zeros(3, 4), target, tau, 1.5)
     with FakeTensorMode():
-        assert not gpu.fits("alpha_relu", torch.zeros(3, 4, device="meta"), torch.tensor(0.3))
+        assert not gpu.fits("row_loss", torch.zeros(3, 4, device="meta"), tau)
 
 
 def test_importing_the_package_imports_no_triton():

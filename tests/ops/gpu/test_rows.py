@@ -130,6 +130,7 @@ def test_alpha_for_each_row(size):
     exact = references.entmax(z[:4].cpu().double(), alpha[:4].cpu().double())
     torch.testing.assert_close(p[:4].cpu().double(), exact, rtol=0, atol=2e-6)
     assert p[4].isnan().all() and (p[5] == 0).all()
+    assert solve(z[:1], torch.ones_like(alpha[:1]))[0].isnan().all()  # no alpha of alpha-entmax
     for row in range(4):
         assert torch.equal(p[row], solve(z[row : row + 1], alpha[row : row + 1])[0][0])
 
@@ -158,26 +159,6 @@ def test_gradient_of_entmax_at_the_edge(alpha):
     assert (found[:2] == 0).all()
     torch.testing.assert_close(found[2, 0], -found[2, 1])
     assert found[2, 0] < 0 and found[2, 2] == 0 and found[3].isnan().all()
-
-
-@each_dtype
-@each_alpha
-def test_alpha_relu_agrees_with_the_definition(alpha, dtype):
-    z = on_device(3, 5, 140, dtype=dtype, scale=2.0)
-    for tau in (torch.tensor(-0.5), torch.tensor([[TAU]], dtype=torch.float64, device=DEVICE)):
-        p = rows.alpha_relu(z, tau, alpha, False)
-        assert p.dtype == dtype and p.shape == z.shape
-        assert_close_to_naive(
-            p.cpu(),
-            lambda z, tau=tau: references.alpha_relu(z, float(tau), alpha),
-            z.cpu(),
-            slack=8,
-        )
-    log_p = rows.alpha_relu(z, tau, alpha, True)
-    torch.testing.assert_close(log_p.exp(), p.float(), rtol=0.01, atol=2e-6)
-    edge = torch.tensor([-INF, -1e4, TAU / (alpha - 1), NAN, INF], device=DEVICE)
-    p = rows.alpha_relu(edge, torch.tensor(TAU), alpha, False)
-    assert (p[:2] == 0).all() and p[2] < 1e-3 and p[3].isnan() and not p[4].isfinite()
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])
@@ -264,8 +245,6 @@ def test_any_layout_of_the_inputs():
         assert torch.equal(solve(same, 1.5)[0], p)
         for ours, theirs in zip(losses_and_gradient(same, target, "entmax"), losses, strict=True):
             assert torch.equal(ours, theirs)
-        assert torch.equal(rows.alpha_relu(same, torch.tensor(TAU), 1.5, False),
-                           rows.alpha_relu(z, torch.tensor(TAU), 1.5, False))  # fmt: skip
     assert torch.equal(solve(z[:1].expand(3, 40), 1.5)[0], p[:1].expand(3, 40))
     grad = on_device(40, 6).t()
     expected = rows.entmax_backward(p, grad.contiguous(), 1.5)
@@ -287,7 +266,6 @@ def test_what_the_kernels_leave_to_the_reference():
     for given in ((z.double(), None, 1.5), (empty, None, 1.5), (z, None, 2.5), (z, None, 1.0)):
         assert not rows.fits_entmax(*given, *rest)
     assert not rows.fits_entmax(z, None, 1.5, "sort", 0, False)
-    assert not rows.fits_alpha_relu(z, torch.zeros(5), 1.5, False)
     assert not rows.fits_entmax_backward(z, z.double(), 1.5)
 
 
