@@ -88,7 +88,7 @@ _LIMITS = """Large numbers come from the steepness of the problem, not from an i
 **On a GPU** none of this was measured: "Triton" is its interpreter on a CPU. The compiled code
 shows which figures carry over, and `scripts/compile_kernels.py` checks it: products are not fused
 with sums, and divisions and square roots are correctly rounded, so for alpha = 1.5 and 2 the
-roundings of p, tau, the gradients and alpha-ReLU are those of the interpreter, except that sums are
+roundings of p, tau, the gradients and alpha-ReLU's loss are as in the interpreter, but sums are
 taken in another order. For any other alpha each power is exp2(e log2(x)): e log2(x) is rounded, and
 exp2 is the GPU's approximate instruction in fp32 (two units in the last place; results below 2^-126
 become 0), so a power has a relative error of about 2 eps + |e log2(x)| eps. p still sums to 1 as

@@ -122,32 +122,11 @@ def row_loss(
     The loss of a target that is neither a class nor ignored is NaN: an error would have to wait for
     the GPU.
     """
+    losses = torch.empty(z.size(0), dtype=torch.float32, device=z.device)
     solution = torch.full((4, z.size(0)), -torch.inf, dtype=torch.float64, device=z.device)
     options = RowLoss(alpha, tau, label_smoothing, ignore_index)
-    return _losses(z.contiguous(), target, options, solution), solution
-
-
-def residual_(z: Tensor, target: Tensor, options: RowLoss, algorithm: str, topk: int) -> Tensor:
-    """Return the losses of contiguous logits ``[rows, V]``, over which ``p - q`` is written."""
-    return _losses(z, target, options, None)
-
-
-def linear_loss(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the sum of the losses of rows, and its gradients: cuBLAS multiplies, in chunks."""
-    return in_chunks(residual_, *args)
-
-
-def _losses(z: Tensor, target: Tensor, options: RowLoss, solution: Optional[Tensor]) -> Tensor:
-    """Return the losses, and either write the solutions or replace ``z`` by ``p - q``."""
-    losses = torch.empty(z.size(0), dtype=torch.float32, device=z.device)
-    tau = None if options.tau is None else options.tau.detach().to(z.device, torch.float32)
-    _launch(
-        _loss_kernel, z, target.contiguous(), tau, losses, solution,
-        ignore_index=options.ignore_index, rate=options.alpha - 1,
-        constant=options.constant(z.size(1)), ALPHA=_constant_alpha(options.alpha),
-        SMOOTHING=float(options.label_smoothing),
-    )  # fmt: skip
-    return losses
+    _launch_loss(z.contiguous(), target, options, losses, solution, None, None)
+    return losses, solution
 
 
 def row_loss_backward(
@@ -165,12 +144,30 @@ def row_loss_backward(
     although the product is not.
     """
     z, result = z.contiguous(), torch.empty_like(z, memory_format=torch.contiguous_format)
-    _launch(
-        _loss_backward_kernel, z, target.contiguous(), solution.contiguous(), grad.contiguous(),
-        result, ignore_index=ignore_index, rate=alpha - 1,
-        ALPHA=_constant_alpha(alpha), SMOOTHING=float(label_smoothing),
-    )  # fmt: skip
+    options = RowLoss(alpha, None, label_smoothing, ignore_index)
+    _launch_loss(z, target, options, None, solution.contiguous(), grad.contiguous(), result)
     return result
+
+
+def residual_(z: Tensor, target: Tensor, options: RowLoss, algorithm: str, topk: int) -> Tensor:
+    """Return the losses of contiguous logits ``[rows, V]``, over which ``p - q`` is written."""
+    losses = torch.empty(z.size(0), dtype=torch.float32, device=z.device)
+    _launch_loss(z, target, options, losses, None, None, z)
+    return losses
+
+
+def linear_loss(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the sum of the losses of rows, and its gradients: cuBLAS multiplies, in chunks."""
+    return in_chunks(residual_, *args)
+
+
+def _launch_loss(z: Tensor, target: Tensor, options: RowLoss, *tensors: Optional[Tensor]) -> None:
+    tau = None if options.tau is None else options.tau.detach().to(z.device, torch.float32)
+    _launch(
+        _loss_kernel, z, target.contiguous(), tau, *tensors, ignore_index=options.ignore_index,
+        rate=options.alpha - 1, constant=options.constant(z.size(1)),
+        ALPHA=_constant_alpha(options.alpha), SMOOTHING=float(options.label_smoothing),
+    )  # fmt: skip
 
 
 def _constant_alpha(alpha: float) -> float:
@@ -196,10 +193,6 @@ def row_options(size: int) -> dict[str, int]:
         "STAGES": 1 if whole else 4,
         "num_warps": min(8, max(1, block // 256)),
     }
-
-
-# Arguments that change per batch; excluded from specialisation to avoid recompiling.
-_CHANGING = ["ignore_index"]
 
 
 @triton.jit
@@ -248,49 +241,61 @@ def _slope_and_gradient(p, grad, start, size, rate, ALPHA: tl.constexpr, BLOCK: 
     return power_of_p(weight, rate, ALPHA), tl.where(weight > 0, incoming, 0.0)
 
 
-@triton.jit(do_not_specialize=_CHANGING)
+# The ignored index may change per batch; specialising on it would compile again.
+@triton.jit(do_not_specialize=["ignore_index"])
 def _loss_kernel(
-    z, target, tau, losses, solution, size, ignore_index, rate, constant,
+    z, target, tau, losses, solution, grad, result, size, ignore_index, rate, constant,
     ALPHA: tl.constexpr, SMOOTHING: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
+    """Solve a row and write its loss, and its solution if there is no ``result``; with the ``grad``
+    of the loss, read the solution. To ``result``, which may be ``z``, write ``grad (p - q)``."""
+    row, rows = tl.program_id(0).to(tl.int64), tl.num_programs(0)
     z += row * size
     label = tl.load(target + row)
-    is_class = (label >= 0) & (label < size)
-    gold = tl.load(z + label, mask=is_class, other=float("nan")).to(tl.float32)
-    if tau is None:
-        shift, threshold, total, conjugate, logits = solve(
-            z, size, rate, ALPHA, SMOOTHING > 0, BLOCK, STAGES
-        )
-        zero, scale = shift, tl.div_rn(total * 0 + 1, total)
+    counts = label != ignore_index
+    if grad is not None:
+        shift = tl.load(solution + row).to(tl.float32)
+        threshold = tl.load(solution + rows + row).to(tl.float32)
+        scale = tl.load(solution + 2 * rows + row).to(tl.float32)
+        factor = tl.load(grad + row).to(tl.float32)
     else:
-        threshold = tl.load(tau)
-        zero = tl.div_rn(threshold, rate)
-        shift, scale = threshold * 0, threshold * 0 + 1
-        conjugate, logits = _sums_of_alpha_relu(
-            z, size, threshold, rate, ALPHA, SMOOTHING > 0, BLOCK, STAGES
-        )
-    expected = gold - zero  # <q, z - zero>
-    if SMOOTHING > 0:
-        mean = (tl.div_rn(logits, rate * 0 + size) - zero) * SMOOTHING
-        # 0 * expected would be NaN where that is -inf.
-        expected = mean if SMOOTHING == 1 else expected * (1 - SMOOTHING) + mean
-    loss = constant + conjugate - expected
-    loss = tl.where((loss < 0) | (label == ignore_index), 0.0, loss)  # rounding; NaN stays
-    tl.store(losses + row, loss)
-    if solution is not None:
-        rows = tl.num_programs(0)
-        tl.store(solution + row, shift)
-        tl.store(solution + rows + row, threshold)
-        tl.store(solution + 2 * rows + row, scale)
-    else:
-        tl.debug_barrier()  # every thread has read what is now written over
-        counts = label != ignore_index
-        for start in tl.range(0, size, BLOCK, num_stages=STAGES):
-            difference = _residual(
-                z, start, size, label, shift, threshold, scale, rate, ALPHA, SMOOTHING, BLOCK
+        if tau is None:
+            shift, threshold, total, conjugate, logits = solve(
+                z, size, rate, ALPHA, SMOOTHING > 0, BLOCK, STAGES
             )
-            _store(z, tl.where(counts, difference, 0.0), start, size, BLOCK)
+            zero, scale = shift, tl.div_rn(total * 0 + 1, total)
+        else:
+            threshold = tl.load(tau)
+            zero = tl.div_rn(threshold, rate)
+            shift, scale = threshold * 0, threshold * 0 + 1
+            conjugate, logits = _sums_of_alpha_relu(
+                z, size, threshold, rate, ALPHA, SMOOTHING > 0, BLOCK, STAGES
+            )
+        factor = threshold * 0 + 1
+        is_class = (label >= 0) & (label < size)
+        gold = tl.load(z + label, mask=is_class, other=float("nan")).to(tl.float32)
+        expected = gold - zero  # <q, z - zero>
+        if SMOOTHING > 0:
+            mean = (tl.div_rn(logits, rate * 0 + size) - zero) * SMOOTHING
+            # 0 * expected would be NaN where that is -inf.
+            expected = mean if SMOOTHING == 1 else expected * (1 - SMOOTHING) + mean
+        loss = constant + conjugate - expected
+        loss = tl.where((loss < 0) | (label == ignore_index), 0.0, loss)  # rounding; NaN stays
+        tl.store(losses + row, loss)
+        if result is None:
+            tl.store(solution + row, shift)
+            tl.store(solution + rows + row, threshold)
+            tl.store(solution + 2 * rows + row, scale)
+    if result is not None:
+        tl.debug_barrier()  # every thread has read what may now be written over
+        for start in tl.range(0, size, BLOCK, num_stages=STAGES):
+            difference = _probability(z, start, size, shift, threshold, scale, rate, ALPHA, BLOCK)
+            gold_here = start + tl.arange(0, BLOCK) == label
+            difference -= tl.where(gold_here, 1.0 - SMOOTHING, 0.0)
+            if SMOOTHING > 0:
+                difference -= tl.div_rn(rate * 0 + SMOOTHING, rate * 0 + size)
+            difference = tl.where(counts, difference * factor, 0.0)
+            _store(result + row * size, difference, start, size, BLOCK)
 
 
 @triton.jit
@@ -308,41 +313,6 @@ def _sums_of_alpha_relu(
         if SUM:
             logits += tl.where(start + tl.arange(0, BLOCK) < size, x, 0.0)
     return tl.div_rn(tl.sum(power, 0), 1 + rate), tl.sum(logits, 0)
-
-
-@triton.jit(do_not_specialize=_CHANGING)
-def _loss_backward_kernel(
-    z, target, solution, grad, result, size, ignore_index, rate,
-    ALPHA: tl.constexpr, SMOOTHING: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    row, rows = tl.program_id(0).to(tl.int64), tl.num_programs(0)
-    label = tl.load(target + row)
-    shift = tl.load(solution + row).to(tl.float32)
-    threshold = tl.load(solution + rows + row).to(tl.float32)
-    scale = tl.load(solution + 2 * rows + row).to(tl.float32)
-    factor = tl.load(grad + row).to(tl.float32)
-    counts = label != ignore_index
-    for start in tl.range(0, size, BLOCK, num_stages=STAGES):
-        difference = _residual(
-            z + row * size, start, size, label, shift, threshold, scale, rate, ALPHA, SMOOTHING,
-            BLOCK,
-        )  # fmt: skip
-        difference = tl.where(counts, difference * factor, 0.0)
-        _store(result + row * size, difference, start, size, BLOCK)
-
-
-@triton.jit
-def _residual(
-    z, start, size, label, shift, tau, scale, rate,
-    ALPHA: tl.constexpr, SMOOTHING: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Return a block of ``p - q``."""
-    probability = _probability(z, start, size, shift, tau, scale, rate, ALPHA, BLOCK)
-    gold = start + tl.arange(0, BLOCK) == label
-    difference = probability - tl.where(gold, 1.0 - SMOOTHING, 0.0)
-    if SMOOTHING > 0:
-        difference -= tl.div_rn(rate * 0 + SMOOTHING, rate * 0 + size)
-    return difference
 
 
 @triton.jit

@@ -91,12 +91,12 @@ def solve(
     maximum = tl.where(maximum == float("-inf"), 0.0, maximum)
     x = _reachable(x, maximum, rate)
     tau = _search(z, size, maximum, x, rate * 0 - 1, rate, ALPHA, False, BLOCK, STAGES)
-    total, score, rest = _sums(x, tau, rate, ALPHA, True)
+    total, score, rest = _sums(z, size, maximum, x, tau, rate, ALPHA, True, False, BLOCK, STAGES)
     if STAGES > 1:
         if (third - maximum) * rate > tau:
             tau = _search(z, size, maximum, x, tau, rate, ALPHA, True, BLOCK, STAGES)
-            total, score, rest = _sums_of_row(
-                z, size, maximum, tau, rate, ALPHA, True, BLOCK, STAGES
+            total, score, rest = _sums(
+                z, size, maximum, x, tau, rate, ALPHA, True, True, BLOCK, STAGES
             )
     total = tl.where(total == 0, 1.0, total)
     # Here sum(p - p^alpha), from sum(total * p * above) = total - rest.
@@ -150,12 +150,9 @@ def _search(
     moved = tau < 0
     high = tl.minimum(-positive_power(rate * 0 + size, -rate), -1.2e-38)
     while moved & (step < _MAX_STEPS):
-        if SWEEP:
-            mass, score, slope = _sums_of_row(
-                z, size, maximum, point, rate, ALPHA, False, BLOCK, STAGES
-            )
-        else:
-            mass, score, slope = _sums(x, point, rate, ALPHA, False)
+        mass, score, slope = _sums(
+            z, size, maximum, x, point, rate, ALPHA, False, SWEEP, BLOCK, STAGES
+        )
         following = tl.div_rn(score - power_of_p(mass, rate, ALPHA), slope)
         reached = following
         moved = following > tau
@@ -172,32 +169,29 @@ def _search(
 
 
 @triton.jit
-def _sums_of_row(
-    z, size, maximum, tau, rate,
-    ALPHA: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+def _sums(
+    z, size, maximum, x, tau, rate,
+    ALPHA: tl.constexpr, LAST: tl.constexpr, SWEEP: tl.constexpr, BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Return the sums of :func:`_terms` over a whole row in memory."""
-    a = tl.zeros([BLOCK], tl.float32)
-    b = tl.zeros([BLOCK], tl.float32)
-    c = tl.zeros([BLOCK], tl.float32)
-    lost = tl.zeros([BLOCK], tl.float32)
-    for start in tl.range(0, size, BLOCK, num_stages=STAGES):
-        x = _reachable(load_block(z, start, size, BLOCK), maximum, rate)
-        more_a, more_b, more_c = _terms(x, tau, rate, ALPHA, LAST)
-        # Use compensated summation: p is divided by this sum.
-        more_a -= lost
-        longer = a + more_a
-        lost = (longer - a) - more_a
-        a = longer
-        b += more_b
-        c += more_c
-    return tl.sum(a, 0), tl.sum(b, 0), tl.sum(c, 0)
-
-
-@triton.jit
-def _sums(x, tau, rate, ALPHA: tl.constexpr, LAST: tl.constexpr):
-    """Return the sums of :func:`_terms` over the entries ``x``."""
-    a, b, c = _terms(x, tau, rate, ALPHA, LAST)
+    """Return the sums of :func:`_terms` over the entries ``x`` or, if SWEEP, over the whole row."""
+    if SWEEP:
+        a = tl.zeros([BLOCK], tl.float32)
+        b = tl.zeros([BLOCK], tl.float32)
+        c = tl.zeros([BLOCK], tl.float32)
+        lost = tl.zeros([BLOCK], tl.float32)
+        for start in tl.range(0, size, BLOCK, num_stages=STAGES):
+            block = _reachable(load_block(z, start, size, BLOCK), maximum, rate)
+            more_a, more_b, more_c = _terms(block, tau, rate, ALPHA, LAST)
+            # Use compensated summation: p is divided by this sum.
+            more_a -= lost
+            longer = a + more_a
+            lost = (longer - a) - more_a
+            a = longer
+            b += more_b
+            c += more_c
+    else:
+        a, b, c = _terms(x, tau, rate, ALPHA, LAST)
     return tl.sum(a, 0), tl.sum(b, 0), tl.sum(c, 0)
 
 
