@@ -26,7 +26,7 @@ Tensors lie in memory as fairseq has them, ``[length, batch, heads, head_dim]``.
 from __future__ import annotations
 
 import weakref
-from functools import partial
+from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
@@ -34,7 +34,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fairseq_sparse.ops.gpu import comparisons
 from fairseq_sparse.ops.gpu.verification import verified
 from fairseq_sparse.ops.masks import assert_causal
 from fairseq_sparse.ops.reference.attention import RECTIFIED
@@ -46,6 +45,16 @@ _CHANGING = ["seed", "rows", "heads", "queries", "keys"]
 
 
 def fits_attention(query, key, value, masked, bias, seed, alpha, scale, causal, dropout) -> bool:
+    return _fits(attention, query, key, value, masked, bias, alpha, causal, dropout)
+
+
+def fits_attention_backward(
+    grad, query, key, value, masked, bias, seed, solution, alpha, scale, causal, dropout
+) -> bool:
+    return _fits(attention_backward, query, key, value, masked, bias, alpha, causal, dropout)
+
+
+def _fits(kernel: Callable, query, key, value, masked, bias, alpha, causal, dropout) -> bool:
     """The kernels work on blocks of queries, which does not suit the one query of generation."""
     if not (
         alpha == RECTIFIED
@@ -61,27 +70,12 @@ def fits_attention(query, key, value, masked, bias, seed, alpha, scale, causal, 
         and (bias is None or causal)
     ):
         return False
-    name, kernel = "attention", attention
-    return _verified(name, kernel, query, key, masked, causal, dropout)
-
-
-def fits_attention_backward(
-    grad, query, key, value, masked, bias, seed, solution, *options
-) -> bool:
-    if not fits_attention(query, key, value, masked, bias, seed, *options):
-        return False
-    name, kernel = "attention_backward", attention_backward
-    return _verified(name, kernel, query, key, masked, *options[2:])
-
-
-def _verified(name, kernel, query, key, masked, causal, dropout) -> bool:
     head_dim, longest, even = query.size(3), max(query.size(2), key.size(2)), key.size(2) % 2 == 0
-    tiles = _tiles(query.dtype, head_dim, longest, backward=kernel is not attention)
+    tiles = _tiles(query.dtype, head_dim, longest, backward=kernel is attention_backward)
     queries = 31 if longest <= 32 else 90 if longest <= 256 else 290  # which have the same tiles
-    size = (queries, queries // 2 * 2 - 19 - even, head_dim)
-    form = (masked is not None, causal, dropout > 0)
-    compare = partial(getattr(comparisons, name), kernel, size, query.dtype, query.device, *form)
-    return verified(name, query.device, (query.dtype, head_dim, even, *form, *tiles), compare)
+    form = (head_dim, masked is not None, causal, dropout > 0)
+    arguments = (queries, queries // 2 * 2 - 19 - even, *form)
+    return verified(kernel, query.device, query.dtype, (even, *form, *tiles), arguments)
 
 
 def attention(

@@ -13,7 +13,6 @@ computed in fp32. The functions have the arguments and results of the operators.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Optional
 
 import torch
@@ -22,7 +21,6 @@ import triton.language as tl
 from torch import Tensor
 
 from fairseq_sparse.ops.fenchel_young import RowLoss
-from fairseq_sparse.ops.gpu import comparisons
 from fairseq_sparse.ops.gpu.thresholds import factors, load_block, power_of_p, solve
 from fairseq_sparse.ops.gpu.verification import verified
 from fairseq_sparse.ops.reference.linear_loss import in_chunks
@@ -31,55 +29,45 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def _fits(
-    name: str, kernel: Callable, z: Tensor, alpha: float, size: int, dtype: torch.dtype, *form: Any
+    kernel: Callable, z: Tensor, alpha: float, size: int, dtype: torch.dtype, *form: Any
 ) -> bool:
     """Return whether a kernel takes logits like ``z``, and has been verified for such rows."""
     if z.dtype not in _DTYPES or z.numel() == 0 or not 1 < alpha <= 2:
         return False
     constant = _constant_alpha(alpha)
-    compare = partial(
-        getattr(comparisons, name), kernel, size, dtype, z.device, constant or 1.3, *form
-    )
-    form = (dtype, constant, *form, *row_options(size).values())
-    return verified(name, z.device, form, compare)
+    # Triton compiles also for sizes of 1 and for multiples of 16.
+    compiled_for = (constant, *form, *row_options(size).values(), size == 1, size % 16 == 0)
+    return verified(kernel, z.device, dtype, compiled_for, (size, constant or 1.3, *form))
 
 
 def fits_entmax(z, row_alpha, alpha, algorithm, topk, log) -> bool:
     """Each row may have an alpha > 1 of its own, above 2, too; a single alpha is at most 2."""
-    alpha = 1.3 if row_alpha is not None else alpha
-    form = (row_alpha is not None,)
-    return algorithm == "newton" and _fits("entmax", entmax, z, alpha, z.size(1), z.dtype, *form)
+    per_row = row_alpha is not None
+    alpha = 1.3 if per_row else alpha
+    return algorithm == "newton" and _fits(entmax, z, alpha, z.size(1), z.dtype, per_row)
 
 
 def fits_entmax_backward(p, grad, alpha) -> bool:
-    return grad.dtype == p.dtype and _fits(
-        "entmax_backward", entmax_backward, p, alpha, p.size(1), p.dtype
-    )
+    return grad.dtype == p.dtype and _fits(entmax_backward, p, alpha, p.size(1), p.dtype)
 
 
 def fits_row_loss(z, target, tau, alpha, label_smoothing, ignore_index, algorithm, topk) -> bool:
     form = (tau is not None, label_smoothing)
-    return algorithm == "newton" and _fits(
-        "row_loss", row_loss, z, alpha, z.size(1), z.dtype, *form
-    )
+    return algorithm == "newton" and _fits(row_loss, z, alpha, z.size(1), z.dtype, *form)
 
 
 def fits_row_loss_backward(grad, z, target, solution, alpha, label_smoothing, ignore_index) -> bool:
-    return _fits(
-        "row_loss_backward", row_loss_backward, z, alpha, z.size(1), z.dtype, label_smoothing
-    )
+    return _fits(row_loss_backward, z, alpha, z.size(1), z.dtype, label_smoothing)
 
 
 def fits_linear_loss(
     x, weight, bias, target, tau, alpha, label_smoothing, ignore_index, algorithm, topk, *needed
 ) -> bool:
     """The loop over chunks is the reference's; only its logits, in fp32, go to a kernel."""
+    if algorithm != "newton" or weight.numel() == 0:
+        return False
     form = (tau is not None, label_smoothing)
-    return (
-        algorithm == "newton"
-        and weight.numel() > 0
-        and _fits("residual", residual_, x, alpha, weight.size(0), torch.float32, *form)
-    )
+    return _fits(residual_, x, alpha, weight.size(0), torch.float32, *form)
 
 
 def entmax(
@@ -108,15 +96,9 @@ def entmax_backward(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
 
 
 def row_loss(
-    z: Tensor,
-    target: Tensor,
-    tau: Optional[Tensor],
-    alpha: float,
-    label_smoothing: float,
-    ignore_index: int,
-    algorithm: str,
-    topk: int,
-) -> tuple[Tensor, Tensor]:
+    z: Tensor, target: Tensor, tau: Optional[Tensor], alpha: float, label_smoothing: float,
+    ignore_index: int, algorithm: str, topk: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return the losses of rows ``[rows, V]``, fp32, and their solutions ``[4, rows]``, fp64.
 
     The loss of a target that is neither a class nor ignored is NaN: an error would have to wait for
@@ -130,14 +112,9 @@ def row_loss(
 
 
 def row_loss_backward(
-    grad: Tensor,
-    z: Tensor,
-    target: Tensor,
-    solution: Tensor,
-    alpha: float,
-    label_smoothing: float,
-    ignore_index: int,
-) -> Tensor:
+    grad: Tensor, z: Tensor, target: Tensor, solution: Tensor, alpha: float,
+    label_smoothing: float, ignore_index: int,
+) -> Tensor:  # fmt: skip
     """Return ``grad [rows]`` times ``p - q``, in the dtype of ``z``; 0 in ignored rows.
 
     The product is rounded, not its factors: with a scaled loss, ``grad`` can be too large for fp16

@@ -15,10 +15,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Optional
 
 import torch
 import triton
@@ -26,6 +26,9 @@ from torch import Tensor
 
 from fairseq_sparse.files import read_json, write_json
 from fairseq_sparse.ops.cpu import build
+from fairseq_sparse.ops.gpu import comparisons
+from fairseq_sparse.ops.operators import reference_of
+from fairseq_sparse.ops.reference.rows import residual_
 
 logger = logging.getLogger(__name__)
 
@@ -33,71 +36,53 @@ logger = logging.getLogger(__name__)
 # result in half precision is added. A wrong kernel is off by far more.
 _BOUND = 5e-5
 
-# What a kernel and the reference computed: pairs of tensors, with names.
-Results = Iterator[tuple[str, Tensor, Tensor]]
-
 _verdicts: dict[tuple, bool] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
-def verified(name: str, device: torch.device, form: tuple, compare: Callable[[], Results]) -> bool:
+def verified(
+    kernel: Callable, device: torch.device, dtype: torch.dtype, form: tuple, arguments: tuple
+) -> bool:
     """Return whether a kernel may compute on a device; compare it there first if nobody has.
 
     Args:
-        name: the kernel's.
-        form: what the kernel is compiled for, such as dtype and block size.
-        compare: computes samples by the kernel and by the reference, in no other way than these
-            functions themselves, and yields the results.
+        kernel: a function that has the arguments and results of an operator, and its name.
+        form: what is compiled for, besides the dtype, such as the size of a block.
+        arguments: those of its function in ``comparisons.py`` after ``op`` and ``cast``.
     """
-    key = (name, device, form)
-    verdict = _verdicts.get(key)
-    if verdict is not None:
-        return verdict
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        return False  # nothing can be read now, so that the reference is captured
-    with _lock:
-        if key in _verdicts:
-            return _verdicts[key]
-        # Until there is a verdict: other threads need not wait, and nothing comes back here.
-        _verdicts[key] = False
-    try:
-        _verdicts[key] = _remembered(name, device, form, compare)
-    except torch.OutOfMemoryError:  # says nothing about the kernel
-        del _verdicts[key]
-        return False
+    key = (kernel.__name__, device, dtype, *form)
+    if key not in _verdicts:
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return False  # nothing can be read now, so that the reference is captured
+        with _lock:
+            if key not in _verdicts:
+                try:
+                    _verdicts[key] = _judge(kernel, device, dtype, form, arguments)
+                except torch.OutOfMemoryError:  # says nothing about the kernel
+                    return False
     return _verdicts[key]
 
 
 def rejected() -> list[str]:
     """Return the kernels that are not used in this process, each with its form."""
-    return [f"{name} {form}" for (name, _, form), verdict in _verdicts.items() if not verdict]
+    return [f"{name} {form}" for (name, _, *form), verdict in _verdicts.items() if not verdict]
 
 
-def _remembered(
-    name: str, device: torch.device, form: tuple, compare: Callable[[], Results]
+def _judge(
+    kernel: Callable, device: torch.device, dtype: torch.dtype, form: tuple, arguments: tuple
 ) -> bool:
-    """Return the verdict on a kernel: that of the cache folder, or a new one, which is kept."""
-    text = f"{name} {form}"
-    path = None
-    try:
-        path = _path(_environment(device), text)
-        if path is not None and path.exists() and build._is_ours_alone(path):
-            problem = read_json(path)["problem"]
-            return _judge(text, device, problem, path)
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
-        logger.debug("verdicts on GPU kernels are not kept: %s", error)
-    problem = _problem(device, compare)
-    if path is not None:
+    """Return the verdict that was kept, or a new one, and keep it; if it is bad, log a warning."""
+    text, gpu = f"{kernel.__name__} {[dtype, *form]}", _environment(device)
+    path = _path(gpu + text) if gpu else None
+    problem = _kept_problem(path) if path else None
+    if problem is None:
+        problem = _problem(kernel, device, dtype, arguments)
         try:
-            write_json(path, {"kernel": text, "gpu": _environment(device), "problem": problem})
+            if path:
+                write_json(path, {"kernel": text, "gpu": gpu, "problem": problem})
         except OSError as error:
             logger.debug("verdicts on GPU kernels are not kept: %s", error)
             path = None
-    return _judge(text, device, problem, path)
-
-
-def _judge(text: str, device: torch.device, problem: str, path: Path | None) -> bool:
-    """Return whether there is no problem; else log a warning."""
     if problem:
         logger.warning(
             "the GPU kernel %s is not used on %s, because there it %s; PyTorch computes instead, "
@@ -110,34 +95,31 @@ def _judge(text: str, device: torch.device, problem: str, path: Path | None) -> 
     return not problem
 
 
-def _problem(device: torch.device, compare: Callable[[], Results]) -> str:
+def _problem(kernel: Callable, device: torch.device, dtype: torch.dtype, arguments: tuple) -> str:
     """Compare; return what is wrong, or an empty text."""
+    name, is_cuda = kernel.__name__, device.type == "cuda"
+    operation = getattr(torch.ops.fairseq_sparse, name, None)
+    reference = reference_of(operation.default) if operation else residual_
+    compute = getattr(comparisons, name)
+    mode = torch.cuda.get_sync_debug_mode() if is_cuda else 0
     try:
-        with torch.no_grad(), torch.autocast(device.type, enabled=False), _may_wait(device):
-            for what, found, expected in compare():
-                bound = _BOUND + 2 * torch.finfo(found.dtype).eps
-                error = _error(found, expected)
-                if not error <= bound:
-                    return f"is wrong by {error:.1e} in {what}, more than {bound:.1e}"
+        if is_cuda:
+            torch.cuda.set_sync_debug_mode("default")  # the host may wait here
+        found = compute(kernel, lambda x: x.to(device, dtype), *arguments)
+        expected = compute(reference, lambda x: x.to(device, dtype).double(), *arguments)
+        for number, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+            bound = _BOUND + 2 * torch.finfo(ours.dtype).eps
+            error = _error(ours, theirs)
+            if not error <= bound:
+                return f"is wrong by {error:.1e} in result {number}, more than {bound:.1e}"
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # of a compiler, a driver or a GPU
         return f"fails with {type(error).__name__}: {' '.join(str(error).split())}"
-    return ""
-
-
-@contextmanager
-def _may_wait(device: torch.device) -> Iterator[None]:
-    """Return a context in which PyTorch does not complain that the host waits for the GPU."""
-    if device.type != "cuda":
-        yield
-        return
-    mode = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("default")
-    try:
-        yield
     finally:
-        torch.cuda.set_sync_debug_mode(mode)
+        if is_cuda:
+            torch.cuda.set_sync_debug_mode(mode)
+    return ""
 
 
 def _error(found: Tensor, expected: Tensor) -> float:
@@ -155,26 +137,30 @@ def _environment(device: torch.device) -> str:
         return ""
     sources = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
     driver = Path("/proc/driver/nvidia/version")
-    return repr(
-        (
-            torch.cuda.get_device_name(device),
-            driver.read_text() if driver.exists() else "",
-            torch.__version__,
-            triton.__version__,
-            hashlib.sha256(sources).hexdigest(),
-        )
+    parts = (
+        torch.cuda.get_device_name(device),
+        driver.read_text() if driver.exists() else "",
+        torch.__version__,
+        triton.__version__,
+        hashlib.sha256(sources).hexdigest(),
     )
+    return repr(parts)
 
 
-def _path(environment: str, text: str) -> Path | None:
-    """Return the file of a verdict, or None where none is kept: in the interpreter.
-
-    Raises:
-        RuntimeError: other users can write to the folder.
-        OSError: it cannot be made.
-    """
-    if not environment:
+def _path(identity: str) -> Optional[Path]:
+    """Return the file of a verdict, or None where none can be kept or others could write to it."""
+    try:
+        folder = build._cache_folder().resolve()
+        build._check_safety(folder)
+    except (OSError, RuntimeError) as error:
+        logger.debug("verdicts on GPU kernels are not kept: %s", error)
         return None
-    folder = build._cache_folder().resolve()
-    build._check_safety(folder)
-    return folder / f"gpu-{hashlib.sha256((environment + text).encode()).hexdigest()[:16]}.json"
+    return folder / f"gpu-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
+
+
+def _kept_problem(path: Path) -> Optional[str]:
+    """Return what a file says; None if it is missing, damaged or not the user's alone."""
+    try:
+        return read_json(path).get("problem") if build._is_ours_alone(path) else None
+    except (OSError, ValueError):
+        return None

@@ -18,7 +18,7 @@ import triton.language as tl
 from fairseq_sparse.ops import entmax
 from fairseq_sparse.ops.cpu import build
 from fairseq_sparse.ops.gpu import comparisons, rows, verification
-from fairseq_sparse.ops.gpu.verification import verified
+from fairseq_sparse.ops.operators import reference_of
 from numerics.interpreted_gpu import InterpretedGPU
 
 pytestmark = pytest.mark.pairwise
@@ -43,15 +43,19 @@ def forget():
     verification._verdicts.clear()
 
 
-def pair(error=0.0):
-    """Return a comparison that finds this error, and the list of its calls."""
+def planted(error=0.0):
+    """Return a kernel that is off by this error, and the list of its calls."""
     calls = []
 
-    def compare():
+    def entmax_backward(*args):
         calls.append(1)
-        yield "p", torch.tensor([1.0 + error]), torch.tensor([1.0], dtype=torch.float64)
+        return reference_of(torch.ops.fairseq_sparse.entmax_backward.default)(*args) + error
 
-    return compare, calls
+    return entmax_backward, calls
+
+
+def verified(kernel, *form, device=DEVICE):
+    return verification.verified(kernel, device, torch.float32, form, (7, 1.5))
 
 
 def warnings(caplog):
@@ -93,51 +97,66 @@ def test_a_planted_error_hands_over_to_the_reference(monkeypatch, caplog, folder
 
 
 def test_a_right_kernel_is_compared_once(caplog, folder):
-    compare, calls = pair(1e-6)
+    kernel, calls = planted(1e-6)
     for _ in range(2):
-        assert verified("right", DEVICE, (1,), compare)
-        assert verified("right", DEVICE, (1,), compare)
+        assert verified(kernel) and verified(kernel)
         forget()
     assert len(calls) == 1 and not warnings(caplog)
-    assert verified("right", DEVICE, (2,), compare)  # of another form
+    assert verified(kernel, 2)  # of another form
     assert len(calls) == 2
     assert [json.loads(x.read_text())["problem"] for x in folder.iterdir()] == ["", ""]
 
 
 @pytest.mark.parametrize("error", [1e-3, float("nan"), float("inf")])
 def test_what_is_wrong(error, caplog):
-    compare, _ = pair(error)
-    assert not verified("wrong", DEVICE, (), compare)
+    kernel, _ = planted(error)
+    assert not verified(kernel, 1) and not verified(kernel, 1)
     assert len(warnings(caplog)) == 1
-    assert verification.rejected() == ["wrong ()"]
+    (text,) = verification.rejected()
+    assert "entmax_backward" in text
 
 
 def test_a_kernel_that_fails(caplog):
-    def compare():
+    def entmax_backward(*args):
         raise RuntimeError("PassManager::run failed")
 
-    assert not verified("failing", DEVICE, (), compare)
+    assert not verified(entmax_backward) and not verified(entmax_backward)
     (warning,) = warnings(caplog)
     assert "PassManager::run failed" in warning
-    assert not verified("failing", DEVICE, (), compare)
-    assert len(warnings(caplog)) == 1
 
 
 def test_memory_that_is_used_up_is_no_verdict(folder):
-    def compare():
+    def entmax_backward(*args):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    assert not verified("right", DEVICE, (), compare)
-    compare, calls = pair()
-    assert verified("right", DEVICE, (), compare) and calls
+    assert not verified(entmax_backward)
+    kernel, calls = planted()
+    assert verified(kernel) and calls
+
+
+def test_other_threads_wait_for_the_verdict():
+    others, calls = [], []
+    kernel, _ = planted()
+
+    def entmax_backward(*args):
+        calls.append(1)
+        if len(calls) == 1:
+            others.append(threading.Thread(target=lambda: calls.append(verified(entmax_backward))))
+            others[0].start()
+            others[0].join(timeout=0.1)
+        return kernel(*args)
+
+    assert verified(entmax_backward)
+    others[0].join(timeout=30)
+    assert calls == [1, True]
 
 
 def test_another_gpu_or_version_is_another_verdict(monkeypatch, folder):
-    compare, calls = pair()
+    kernel, calls = planted()
     for environment in ("a GPU", "another GPU", ""):
         monkeypatch.setattr(verification, "_environment", lambda device, e=environment: e)
         forget()
-        assert verified("right", DEVICE, (), compare)
+        assert verified(kernel)
     assert len(calls) == 3 and len(list(folder.iterdir())) == 2  # not of the interpreter
 
 
@@ -151,16 +170,16 @@ def test_what_a_verdict_depends_on(monkeypatch):
 
 
 def test_while_a_graph_is_captured_the_reference_computes(monkeypatch):
-    compare, calls = pair()
+    kernel, calls = planted()
     device = torch.device("cuda", 0)
     with monkeypatch.context() as patch:
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-        assert not verified("right", device, (), compare) and not calls
+        assert not verified(kernel, device=device) and not calls
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(verification, "_problem", lambda device, compare: "")
-    assert verified("right", device, (), compare)
+    monkeypatch.setattr(verification, "_problem", lambda *args: "")
+    assert verified(kernel, device=device)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    assert verified("right", device, (), compare)  # known by now
+    assert verified(kernel, device=device)  # known by now
 
 
 def test_a_comparison_may_wait_for_the_gpu(monkeypatch):
@@ -169,53 +188,52 @@ def test_a_comparison_may_wait_for_the_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: mode[-1])
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", mode.append)
-    assert verified("right", torch.device("cuda", 0), (), pair()[0])
+    verified(planted()[0], device=torch.device("cuda", 0))
     assert mode == [2, "default", 2]
 
 
-def test_a_comparison_may_come_back_and_blocks_no_thread():
-    """Gradients are computed in other threads; a reference may call an operator."""
-    inside = []
-
-    def compare():
-        inside.append(verified("right", DEVICE, (), compare))
-        other = threading.Thread(
-            target=lambda: inside.append(verified("right", DEVICE, (), compare))
-        )
-        other.start()
-        other.join(timeout=30)
-        yield "p", torch.ones(1), torch.ones(1)
-
-    assert verified("right", DEVICE, (), compare)
-    assert inside == [False, False]
-
-
 def test_a_folder_that_others_can_write_to_is_not_believed(folder):
-    compare, calls = pair(1e-3)
-    assert not verified("wrong", DEVICE, (), compare)
+    kernel, calls = planted(1e-3)
+    assert not verified(kernel)
     forget()
     (path,) = folder.iterdir()
     path.write_text(json.dumps({"problem": ""}))
-    assert verified("wrong", DEVICE, (), compare)  # a file of our own
+    assert verified(kernel)  # a file of our own
     folder.chmod(0o777)
     for _ in range(2):
         forget()
-        assert not verified("wrong", DEVICE, (), compare)
+        assert not verified(kernel)
     assert len(calls) == 3
     folder.chmod(0o700)
     path.chmod(0o666)
     forget()
-    assert not verified("wrong", DEVICE, (), compare)
+    assert not verified(kernel)
+
+
+@pytest.mark.parametrize("blocked", ["folder", "file"])
+def test_where_nothing_can_be_kept_each_process_compares(blocked, folder, monkeypatch):
+    def raise_full(*args):
+        raise OSError("no space left on device")
+
+    if blocked == "folder":
+        folder.write_text("a file in its place")
+    else:
+        monkeypatch.setattr(verification, "write_json", raise_full)
+    kernel, calls = planted()
+    for _ in range(2):
+        forget()
+        assert verified(kernel)
+    assert len(calls) == 2
 
 
 def test_a_damaged_verdict_is_replaced(folder):
-    compare, calls = pair()
-    assert verified("right", DEVICE, (), compare)
+    kernel, calls = planted()
+    assert verified(kernel)
     (path,) = folder.iterdir()
     for damage in ("", "[]", '{"problem": '):
         path.write_text(damage)
         forget()
-        assert verified("right", DEVICE, (), compare)
+        assert verified(kernel)
     assert len(calls) == 4
 
 
@@ -253,7 +271,7 @@ def test_samples_reach_every_part_of_a_kernel():
     """Of a row of several blocks, in registers some samples are solved, others in memory."""
     size = 5000
     block = rows.row_options(size)["BLOCK"]
-    z = comparisons.logits(size, torch.float32, DEVICE)
+    z = comparisons.logits(size).to(DEVICE)
     lanes = torch.nn.functional.pad(z, (0, -size % block), value=-torch.inf).view(12, -1, block)
     third = lanes.sort(1, descending=True).values[:, 2].amax(-1)
     p, tau = rows.entmax(z, None, 1.5, *NEWTON, False)
