@@ -11,8 +11,9 @@ elsewhere, are
 
     dV = A^T dO,    dQ = scale D K,    dK = scale D^T Q.
 
-Two kernels compute them, each of which recomputes the tiles: one has a program for each block of
-queries, the other for each block of keys. So each sum is made by one program, in a fixed order.
+Two kernels compute all this, each of which computes the tiles itself: that of O and dQ has a
+program for each block of queries, that of dK and dV for each block of keys. So each sum is made by
+one program, in a fixed order.
 
 A program has OWN positions and goes through the others OTHER at a time. Under a causal mask the
 tiles that no query of the block sees are left out, and only those that some see are tested.
@@ -20,7 +21,8 @@ tiles that no query of the block sees are left out, and only those that some see
 Dropout draws the numbers of the reference (``reference/dropout.py``), so that a gradient drops what
 its forward pass dropped even if only one of the two is computed here. One draw serves two keys.
 
-Tensors lie in memory as fairseq has them, ``[length, batch, heads, head_dim]``.
+Tensors lie in memory as fairseq has them, ``[length, batch, heads, head_dim]``. The functions have
+the arguments and results of the operators, see ``reference/attention.py``.
 """
 
 from __future__ import annotations
@@ -40,8 +42,10 @@ from fairseq_sparse.ops.reference.attention import RECTIFIED
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _LARGEST_HEAD = 128
+# Positions of inputs for which half a tile would be empty.
+_SHORT = 32
 # Arguments that change per batch; excluded from specialisation to avoid recompiling.
-_CHANGING = ["seed", "rows", "heads", "queries", "keys"]
+_CHANGING = ["seed", "threshold", "rows", "heads", "queries", "keys"]
 
 
 def fits_attention(query, key, value, masked, bias, seed, alpha, scale, causal, dropout) -> bool:
@@ -71,68 +75,41 @@ def _fits(kernel: Callable, query, key, value, masked, bias, alpha, causal, drop
     ):
         return False
     head_dim, longest, even = query.size(3), max(query.size(2), key.size(2)), key.size(2) % 2 == 0
-    tiles = _tiles(query.dtype, head_dim, longest, backward=kernel is attention_backward)
-    queries = 31 if longest <= 32 else 90 if longest <= 256 else 290  # which have the same tiles
+    own, _ = _own(query.dtype, head_dim, longest, backward=kernel is attention_backward)
+    queries = 31 if longest <= _SHORT else 90  # which have the same blocks
     form = (head_dim, masked is not None, causal, dropout > 0)
     arguments = (queries, queries // 2 * 2 - 19 - even, *form)
-    return verified(kernel, query.device, query.dtype, (even, *form, *tiles), arguments)
+    return verified(kernel, query.device, query.dtype, (even, own, *form), arguments)
 
 
 def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    masked: Optional[Tensor],
-    bias: Optional[Tensor],
-    seed: Optional[Tensor],
-    alpha: float,
-    scale: float,
-    causal: bool,
-    dropout: float,
-) -> tuple[Tensor, Tensor]:
-    """Return ``relu(scale query key^T) value`` for each head, summed in fp32; no solution.
+    query: Tensor, key: Tensor, value: Tensor, masked: Optional[Tensor], bias: Optional[Tensor],
+    seed: Optional[Tensor], alpha: float, scale: float, causal: bool, dropout: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return the weighted sums ``[queries, batch, heads, head_dim]``, and no solution.
 
-    Args:
-        query: ``[batch, heads, queries, head_dim]``.
-        key: ``[batch, heads, keys, head_dim]``.
-        value: ``[batch, heads, keys, head_dim]``.
-        masked: ``[batch, keys]``, true for keys that no query may attend to.
-        bias: the causal mask, or None.
-        seed: ``[]``, int64, on a CPU; None without dropout.
-        alpha: that of rectified weights.
-
-    Returns:
-        ``[queries, batch, heads, head_dim]``; of fp16 inputs in fp32, in which it cannot overflow.
+    Those of fp16 inputs are fp32, in which they cannot overflow.
     """
     _assert_causal_once(bias)
     tensors = [_length_first(x) for x in (query, key, value)]
     dtype = torch.float32 if value.dtype == torch.float16 else value.dtype
     context = torch.empty_like(tensors[0], dtype=dtype)
-    _launch(_forward, (*tensors, context), masked, seed, scale, causal, dropout)
+    _launch(_by_queries, (*tensors, None, context), masked, seed, scale, causal, dropout)
     return context, context.new_empty(0, dtype=torch.float64)
 
 
 def attention_backward(
-    grad: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    masked: Optional[Tensor],
-    bias: Optional[Tensor],
-    seed: Optional[Tensor],
-    solution: Tensor,
-    alpha: float,
-    scale: float,
-    causal: bool,
-    dropout: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, masked: Optional[Tensor],
+    bias: Optional[Tensor], seed: Optional[Tensor], solution: Tensor, alpha: float, scale: float,
+    causal: bool, dropout: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of ``query``, as ``[queries, batch, heads, head_dim]``, ``key`` and
     ``value``, of ``grad`` in the shape of the result."""
-    tensors = [_length_first(x) for x in (query, key, value)]
-    grads = [torch.empty_like(x) for x in tensors]
-    inputs, options = (*tensors, grad.contiguous()), (masked, seed, scale, causal, dropout)
-    _launch(_backward_query, (*inputs, grads[0]), *options)
-    _launch(_backward_key_value, (*inputs, *grads[1:]), *options)
+    inputs = [*(_length_first(x) for x in (query, key, value)), grad.contiguous()]
+    grads = [torch.empty_like(x) for x in inputs[:3]]
+    options = (masked, seed, scale, causal, dropout)
+    _launch(_by_queries, (*inputs, grads[0]), *options)
+    _launch(_by_keys, (*inputs, *grads[1:]), *options)
     return grads[0], *(x.permute(1, 2, 0, 3).contiguous() for x in grads[1:])
 
 
@@ -160,154 +137,71 @@ def _assert_causal_once(bias: Optional[Tensor]) -> None:
 
 
 def _launch(
-    kernel: Any,
-    tensors: tuple[Tensor, ...],
-    masked: Optional[Tensor],
-    seed: Optional[Tensor],
-    scale: float,
-    causal: bool,
-    dropout: float,
-) -> None:
+    kernel: Any, tensors: tuple[Optional[Tensor], ...], masked: Optional[Tensor],
+    seed: Optional[Tensor], scale: float, causal: bool, dropout: float,
+) -> None:  # fmt: skip
     """Run a kernel with a program for each head and each block of queries, or of keys."""
-    query, key = tensors[:2]
+    query, key, _, grad = tensors[:4]
     queries, batch, heads, head_dim = query.shape
-    keys, rows, longest = key.size(0), batch * heads, max(queries, key.size(0))
-    own, other, warps = _tiles(query.dtype, head_dim, longest, backward=len(tensors) > 4)
-    blocks = triton.cdiv(keys if kernel is _backward_key_value else queries, own)
+    keys, rows = key.size(0), batch * heads
+    own, warps = _own(query.dtype, head_dim, max(queries, keys), backward=grad is not None)
+    blocks = triton.cdiv(keys if kernel is _by_keys else queries, own)
+    masked = None if masked is None else masked.contiguous().view(torch.uint8)
+    seed = 0 if seed is None else int(seed)
+    threshold = int(dropout * (1 << 32))  # as in the reference
+    # Products of fp32 are nearly exact; in half precision it does not matter.
+    precision = "tf32x3" if query.dtype == torch.float32 else "tf32"
     with torch.cuda.device_of(query):
         kernel[(blocks * rows,)](
-            *tensors,
-            None if masked is None else masked.contiguous().view(torch.uint8),
-            0 if seed is None else int(seed),
-            int(dropout * (1 << 32)),  # as in the reference
-            1 / (1 - dropout),
-            scale,
-            rows,
-            heads,
-            queries,
-            keys,
-            CAUSAL=causal,
-            DROPS=dropout > 0,
-            EVEN=keys % 2 == 0,
-            HEAD_DIM=head_dim,
-            WIDTH=triton.next_power_of_2(head_dim),
-            OWN=own,
-            OTHER=other,
-            # Nearly exactly for fp32 inputs; in half precision it does not matter.
-            PRECISION="tf32x3" if query.dtype == torch.float32 else "tf32",
-            num_warps=warps,
-            num_stages=2,
-            enable_fp_fusion=False,
-        )
+            *tensors, masked, seed, threshold, 1 / (1 - dropout), scale, rows, heads, queries, keys,
+            CAUSAL=causal, DROPS=dropout > 0, EVEN=keys % 2 == 0, DIM=head_dim,
+            WIDTH=triton.next_power_of_2(head_dim), OWN=own, OTHER=32, PRECISION=precision,
+            num_warps=warps, num_stages=2, enable_fp_fusion=False,
+        )  # fmt: skip
 
 
-def _tiles(dtype: torch.dtype, head_dim: int, longest: int, backward: bool) -> tuple[int, int, int]:
-    """Return the positions of a program and of its steps, and its warps; all of them fit the
-    registers and the shared memory of every GPU from Ampere on."""
+def _own(dtype: torch.dtype, head_dim: int, longest: int, backward: bool) -> tuple[int, int]:
+    """Return the positions of a program, and its warps, which fit the registers and the shared
+    memory of every GPU from Ampere on. The gradient of fp16 inputs is fp32."""
     wide = head_dim > 64
-    if dtype == torch.float32:
-        return 32, 32, 8 if wide else 4
-    if longest <= 32:
-        return 32, 32, 4
-    if backward and dtype == torch.float16:  # its gradient is fp32
-        return 32 if wide else 64, 32, 4
-    if backward and wide:
-        return 64, 32, 4
-    return (128, 64, 8) if longest > 256 else (64, 64, 4)
+    small = dtype == torch.float32 or longest <= _SHORT
+    small |= wide and backward and dtype == torch.float16
+    return 32 if small else 64, 8 if wide or dtype == torch.float32 else 4
 
 
 @triton.jit
-def _place(
-    tensor,
-    row,
-    rows,
-    start,
-    length,
-    HEAD_DIM: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
+def _places(
+    tensor, row, rows, start, length, DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Return the places of ``BLOCK`` positions of a head from ``start`` on, and the valid ones."""
+    """Return the places of ``BLOCK`` positions of a head from ``start`` on, and which exist."""
     position = start + tl.arange(0, BLOCK)[:, None]
     column = tl.arange(0, WIDTH)[None, :]
-    place = tensor + (position.to(tl.int64) * rows + row) * HEAD_DIM + column
-    return place, (position < length) & (column < HEAD_DIM)
+    places = tensor + (position.to(tl.int64) * rows + row) * DIM + column
+    return places, (position < length) & (column < DIM)
 
 
 @triton.jit
 def _load(
-    tensor,
-    row,
-    rows,
-    start,
-    length,
-    HEAD_DIM: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
+    tensor, row, rows, start, length, DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr
 ):
     """Load ``[BLOCK, WIDTH]``, zeros where there is nothing."""
-    place, there = _place(tensor, row, rows, start, length, HEAD_DIM, WIDTH, BLOCK)
-    return tl.load(place, mask=there, other=0.0)
+    places, exist = _places(tensor, row, rows, start, length, DIM, WIDTH, BLOCK)
+    return tl.load(places, mask=exist, other=0.0)
 
 
 @triton.jit
 def _store(
-    total,
-    tensor,
-    row,
-    rows,
-    start,
-    length,
-    HEAD_DIM: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
+    tensor, x, row, rows, start, length, DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr
 ):
-    place, there = _place(tensor, row, rows, start, length, HEAD_DIM, WIDTH, BLOCK)
-    tl.store(place, total.to(tensor.dtype.element_ty), mask=there)
-
-
-@triton.jit
-def _attended(
-    scores,
-    masked,
-    row,
-    heads,
-    start_q,
-    start_k,
-    keys,
-    TESTED: tl.constexpr,
-    BY_KEYS: tl.constexpr,
-):
-    """Return where weights are positive, or NaN, in a tile ``[queries, keys]``, or ``[keys,
-    queries]`` if BY_KEYS; if TESTED, no query sees a key after it."""
-    attended = (scores <= 0) == 0  # true of NaN
-    if BY_KEYS:
-        k_at = start_k + tl.arange(0, scores.shape[0])[:, None]
-        q_at = start_q + tl.arange(0, scores.shape[1])[None, :]
-    else:
-        q_at = start_q + tl.arange(0, scores.shape[0])[:, None]
-        k_at = start_k + tl.arange(0, scores.shape[1])[None, :]
-    if TESTED:
-        attended &= k_at <= q_at
-    if masked is not None:
-        place = masked + (row // heads).to(tl.int64) * keys + k_at
-        attended &= tl.load(place, mask=k_at < keys, other=1) == 0
-    return attended
+    places, exist = _places(tensor, row, rows, start, length, DIM, WIDTH, BLOCK)
+    tl.store(places, x.to(tensor.dtype.element_ty), mask=exist)
 
 
 @triton.jit
 def _kept(
-    seed,
-    threshold,
-    row,
-    start_q,
-    start_k,
-    queries,
-    keys,
-    EVEN: tl.constexpr,
-    Q: tl.constexpr,
-    K: tl.constexpr,
-):
+    seed, threshold, row, start_q, start_k, queries, keys,
+    EVEN: tl.constexpr, Q: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
     """Return which weights ``[Q, K]`` dropout keeps: those whose number, the one that the reference
     draws, is at least ``threshold``. With an EVEN number of keys, pairs of them share a draw."""
     at = row.to(tl.int64) * queries + start_q + tl.arange(0, Q)[:, None]
@@ -335,109 +229,107 @@ def _random_at(seed, place):
     return x ^ (x >> 31)
 
 
+@triton.jit
+def _attended(
+    scores, masked, seed, threshold, row, heads, start_q, start_k, queries, keys,
+    TESTED: tl.constexpr, DROPS: tl.constexpr, EVEN: tl.constexpr, BY_KEYS: tl.constexpr,
+    Q: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """Return where weights are positive, or NaN, and not dropped, in a tile ``[queries, keys]``, or
+    ``[keys, queries]`` if BY_KEYS; if TESTED, no query sees a key after it."""
+    attended = (scores <= 0) == 0  # true of NaN
+    q_at = start_q + tl.arange(0, Q)
+    k_at = start_k + tl.arange(0, K)
+    q_at = q_at[None, :] if BY_KEYS else q_at[:, None]
+    k_at = k_at[:, None] if BY_KEYS else k_at[None, :]
+    if TESTED:
+        attended &= k_at <= q_at
+    if masked is not None:
+        place = masked + (row // heads).to(tl.int64) * keys + k_at
+        attended &= tl.load(place, mask=k_at < keys, other=1) == 0
+    if DROPS:
+        kept = _kept(seed, threshold, row, start_q, start_k, queries, keys, EVEN, Q, K)
+        attended &= tl.trans(kept) if BY_KEYS else kept
+    return attended
+
+
 @triton.jit(do_not_specialize=_CHANGING)
-def _forward(
-    query, key, value, output, masked, seed, threshold, factor, scale, rows, heads, queries, keys,
-    CAUSAL: tl.constexpr, DROPS: tl.constexpr, EVEN: tl.constexpr, HEAD_DIM: tl.constexpr,
+def _by_queries(
+    query, key, value, grad, result, masked, seed, threshold, factor, scale, rows, heads, queries,
+    keys,
+    CAUSAL: tl.constexpr, DROPS: tl.constexpr, EVEN: tl.constexpr, DIM: tl.constexpr,
     WIDTH: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    row, start_q, seen_by_all, end = _block_of_queries(queries, keys, CAUSAL, OWN, OTHER)
-    q = _load(query, row, rows, start_q, queries, HEAD_DIM, WIDTH, OWN)
-    total = tl.zeros([OWN, WIDTH], dtype=tl.float32)
-    for TESTED in tl.static_range(1 + CAUSAL):  # the tiles that all see, then those that some see
-        for start_k in tl.range(TESTED * seen_by_all, end if TESTED else seen_by_all, OTHER):
-            k = _load(key, row, rows, start_k, keys, HEAD_DIM, WIDTH, OTHER)
-            v = _load(value, row, rows, start_k, keys, HEAD_DIM, WIDTH, OTHER)
-            scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
-            attended = _attended(scores, masked, row, heads, start_q, start_k, keys, TESTED, False)
-            if DROPS:
-                attended &= _kept(
-                    seed, threshold, row, start_q, start_k, queries, keys, EVEN, OWN, OTHER
-                )
-            weights = tl.where(attended, scores, 0.0).to(v.dtype)
-            total = tl.dot(weights, v, total, input_precision=PRECISION)
-    _store(total * factor, output, row, rows, start_q, queries, HEAD_DIM, WIDTH, OWN)
-
-
-@triton.jit
-def _block_of_queries(queries, keys, CAUSAL: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr):
-    """Return a program's head and first query, up to which key, a multiple of OTHER, all of its
-    queries see every key, and up to which key any sees one."""
+    """Compute O or, if there is a ``grad``, dQ."""
     blocks = tl.cdiv(queries, OWN)
+    row = tl.program_id(0) // blocks
     # Under a causal mask the last queries take longest, so they come first.
-    start = (blocks - 1 - tl.program_id(0) % blocks) * OWN
+    start_q = (blocks - 1 - tl.program_id(0) % blocks) * OWN
+    # All queries of the block see every key before the first of these, a multiple of OTHER.
     seen_by_all = keys
     end = keys
     if CAUSAL:
-        seen_by_all = tl.minimum(keys, start) // OTHER * OTHER
-        end = tl.minimum(keys, start + OWN)
-    return tl.program_id(0) // blocks, start, seen_by_all, end
-
-
-@triton.jit(do_not_specialize=_CHANGING)
-def _backward_query(
-    query, key, value, grad, grad_query, masked, seed, threshold, factor, scale, rows, heads,
-    queries, keys,
-    CAUSAL: tl.constexpr, DROPS: tl.constexpr, EVEN: tl.constexpr, HEAD_DIM: tl.constexpr,
-    WIDTH: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    row, start_q, seen_by_all, end = _block_of_queries(queries, keys, CAUSAL, OWN, OTHER)
-    q = _load(query, row, rows, start_q, queries, HEAD_DIM, WIDTH, OWN)
-    g = _load(grad, row, rows, start_q, queries, HEAD_DIM, WIDTH, OWN)
+        seen_by_all = tl.minimum(keys, start_q) // OTHER * OTHER
+        end = tl.minimum(keys, start_q + OWN)
+    q = _load(query, row, rows, start_q, queries, DIM, WIDTH, OWN)
+    if grad is not None:
+        g = _load(grad, row, rows, start_q, queries, DIM, WIDTH, OWN)
     total = tl.zeros([OWN, WIDTH], dtype=tl.float32)
-    for TESTED in tl.static_range(1 + CAUSAL):
+    for TESTED in tl.static_range(1 + CAUSAL):  # the tiles that all see, then those that some see
         for start_k in tl.range(TESTED * seen_by_all, end if TESTED else seen_by_all, OTHER):
-            k = _load(key, row, rows, start_k, keys, HEAD_DIM, WIDTH, OTHER)
-            v = _load(value, row, rows, start_k, keys, HEAD_DIM, WIDTH, OTHER)
+            k = _load(key, row, rows, start_k, keys, DIM, WIDTH, OTHER)
+            v = _load(value, row, rows, start_k, keys, DIM, WIDTH, OTHER)
             scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
-            attended = _attended(scores, masked, row, heads, start_q, start_k, keys, TESTED, False)
-            if DROPS:
-                attended &= _kept(
-                    seed, threshold, row, start_q, start_k, queries, keys, EVEN, OWN, OTHER
-                )
-            grad_weights = tl.dot(g, tl.trans(v.to(g.dtype)), input_precision=PRECISION)
-            grad_scores = tl.where(attended, grad_weights, 0.0).to(g.dtype)
-            total = tl.dot(grad_scores, k.to(g.dtype), total, input_precision=PRECISION)
-    total *= factor * scale
-    _store(total, grad_query, row, rows, start_q, queries, HEAD_DIM, WIDTH, OWN)
+            attended = _attended(
+                scores, masked, seed, threshold, row, heads, start_q, start_k, queries, keys,
+                TESTED, DROPS, EVEN, False, OWN, OTHER,
+            )  # fmt: skip
+            if grad is None:
+                weights = tl.where(attended, scores, 0.0).to(v.dtype)
+                total = tl.dot(weights, v, total, input_precision=PRECISION)
+            else:
+                grad_weights = tl.dot(g, tl.trans(v.to(g.dtype)), input_precision=PRECISION)
+                grad_scores = tl.where(attended, grad_weights, 0.0).to(g.dtype)
+                total = tl.dot(grad_scores, k.to(g.dtype), total, input_precision=PRECISION)
+    total *= factor if grad is None else factor * scale
+    _store(result, total, row, rows, start_q, queries, DIM, WIDTH, OWN)
 
 
 @triton.jit(do_not_specialize=_CHANGING)
-def _backward_key_value(
+def _by_keys(
     query, key, value, grad, grad_key, grad_value, masked, seed, threshold, factor, scale, rows,
     heads, queries, keys,
-    CAUSAL: tl.constexpr, DROPS: tl.constexpr, EVEN: tl.constexpr, HEAD_DIM: tl.constexpr,
+    CAUSAL: tl.constexpr, DROPS: tl.constexpr, EVEN: tl.constexpr, DIM: tl.constexpr,
     WIDTH: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    """Compute dK and dV."""
     blocks = tl.cdiv(keys, OWN)
     row = tl.program_id(0) // blocks
     start_k = tl.program_id(0) % blocks * OWN
-    k = _load(key, row, rows, start_k, keys, HEAD_DIM, WIDTH, OWN)
-    v = _load(value, row, rows, start_k, keys, HEAD_DIM, WIDTH, OWN)
-    total_k = tl.zeros([OWN, WIDTH], dtype=tl.float32)
-    total_v = tl.zeros([OWN, WIDTH], dtype=tl.float32)
     first = 0
     see_all = 0  # from this query on, all see every key of the block
     if CAUSAL:
         first = start_k // OTHER * OTHER
         see_all = tl.minimum(tl.cdiv(start_k + OWN, OTHER) * OTHER, queries)
+    k = _load(key, row, rows, start_k, keys, DIM, WIDTH, OWN)
+    v = _load(value, row, rows, start_k, keys, DIM, WIDTH, OWN)
+    total_k = tl.zeros([OWN, WIDTH], dtype=tl.float32)
+    total_v = tl.zeros([OWN, WIDTH], dtype=tl.float32)
     for TESTED in tl.static_range(1 + CAUSAL):
         for start_q in tl.range(
             first if TESTED else see_all, see_all if TESTED else queries, OTHER
         ):
-            q = _load(query, row, rows, start_q, queries, HEAD_DIM, WIDTH, OTHER)
-            g = _load(grad, row, rows, start_q, queries, HEAD_DIM, WIDTH, OTHER)
+            q = _load(query, row, rows, start_q, queries, DIM, WIDTH, OTHER)
+            g = _load(grad, row, rows, start_q, queries, DIM, WIDTH, OTHER)
             scores = tl.dot(k, tl.trans(q), input_precision=PRECISION) * scale
-            attended = _attended(scores, masked, row, heads, start_q, start_k, keys, TESTED, True)
-            if DROPS:
-                kept = _kept(
-                    seed, threshold, row, start_q, start_k, queries, keys, EVEN, OTHER, OWN
-                )
-                attended &= tl.trans(kept)
+            attended = _attended(
+                scores, masked, seed, threshold, row, heads, start_q, start_k, queries, keys,
+                TESTED, DROPS, EVEN, True, OTHER, OWN,
+            )  # fmt: skip
             weights = tl.where(attended, scores, 0.0).to(g.dtype)
             total_v = tl.dot(weights, g, total_v, input_precision=PRECISION)
             grad_weights = tl.dot(v.to(g.dtype), tl.trans(g), input_precision=PRECISION)
             grad_scores = tl.where(attended, grad_weights, 0.0).to(g.dtype)
             total_k = tl.dot(grad_scores, q.to(g.dtype), total_k, input_precision=PRECISION)
-    _store(total_k * (factor * scale), grad_key, row, rows, start_k, keys, HEAD_DIM, WIDTH, OWN)
-    _store(total_v * factor, grad_value, row, rows, start_k, keys, HEAD_DIM, WIDTH, OWN)
+    _store(grad_key, total_k * (factor * scale), row, rows, start_k, keys, DIM, WIDTH, OWN)
+    _store(grad_value, total_v * factor, row, rows, start_k, keys, DIM, WIDTH, OWN)
