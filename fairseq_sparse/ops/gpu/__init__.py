@@ -17,16 +17,9 @@ from torch import Tensor
 from fairseq_sparse.ops.gpu.availability import has_kernels
 from fairseq_sparse.ops.operators import kernel
 
-# The module of each operator's kernel, which has a function of its name, and ``fits_`` its name.
-_MODULES = {
-    "entmax": "rows",
-    "entmax_backward": "rows",
-    "row_loss": "rows",
-    "row_loss_backward": "rows",
-    "linear_loss": "rows",
-    "attention": "rela_attention",
-    "attention_backward": "rela_attention",
-}
+# The operators with a kernel: a function of the same name, and ``fits_`` with its name.
+_NAMES = ("entmax", "entmax_backward", "row_loss", "row_loss_backward", "linear_loss")
+_NAMES += ("attention", "attention_backward")
 
 
 def fits(name: str, *args: Any) -> bool:
@@ -48,7 +41,8 @@ def fits(name: str, *args: Any) -> bool:
 
 
 def _module(name: str) -> ModuleType:
-    return import_module(f"{__name__}.{_MODULES[name]}")
+    module = "rela_attention" if name.startswith("attention") else "rows"
+    return import_module(f"{__name__}.{module}")
 
 
 def _register(name: str) -> None:
@@ -58,5 +52,5 @@ def _register(name: str) -> None:
     kernel("gpu", name, lambda *args: fits(name, *args))(call)
 
 
-for _name in _MODULES:
+for _name in _NAMES:
     _register(_name)

@@ -21,10 +21,6 @@ def has_kernels(device: torch.device) -> bool:
     They have been compiled for NVIDIA GPUs from Ampere on. Triton would also try them on older ones
     and, under ROCm, on AMD's, but the outcome is unknown.
     """
-    return _runs_kernels(device) and has_triton()
-
-
-def _runs_kernels(device: torch.device) -> bool:
     if device.type != "cuda":
         return False
     if torch.version.hip is not None:
@@ -32,7 +28,7 @@ def _runs_kernels(device: torch.device) -> bool:
     else:
         capability = torch.cuda.get_device_capability(device)
         if capability >= _LEAST_CAPABILITY:
-            return True
+            return has_triton()
         found = "{} has compute capability {}.{}".format(device, *capability)
     logger.info(
         "%s, and the Triton kernels need an NVIDIA GPU of %d.%d or more: sparse ops run in plain "
