@@ -183,12 +183,11 @@ def _entmax_kernel(
     if row_alpha is not None:  # alpha itself would have too few digits near 1
         rate = (tl.load(row_alpha + row) - 1).to(tl.float32)
         rate = tl.where(rate > 0, rate, float("nan"))
-    shift, threshold, total, _, _ = solve(z, size, rate, ALPHA, False, BLOCK, STAGES)
-    scale = tl.div_rn(total * 0 + 1, total)
+    shift, threshold, scale, _, _ = solve(z, size, rate, ALPHA, False, BLOCK, STAGES)
     for start in tl.range(0, size, BLOCK, num_stages=STAGES):
         probability = _probability(z, start, size, shift, threshold, scale, rate, ALPHA, BLOCK)
         _store(p, probability, start, size, BLOCK)
-    tl.store(tau + row, (threshold + rate * shift) * (0 * total + 1))
+    tl.store(tau + row, (threshold + rate * shift) * (0 * scale + 1))
 
 
 @triton.jit
@@ -237,10 +236,10 @@ def _loss_kernel(
         factor = tl.load(grad + row).to(tl.float32)
     else:
         if tau is None:
-            shift, threshold, total, conjugate, logits = solve(
+            shift, threshold, scale, conjugate, logits = solve(
                 z, size, rate, ALPHA, SMOOTHING > 0, BLOCK, STAGES
             )
-            zero, scale = shift, tl.div_rn(total * 0 + 1, total)
+            zero = shift
         else:
             threshold = tl.load(tau)
             zero = tl.div_rn(threshold, rate)

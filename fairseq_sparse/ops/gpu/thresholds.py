@@ -83,7 +83,7 @@ def solve(
         STAGES: blocks that are loaded at a time; 1 if the row is one block.
 
     Returns:
-        The maximum (0 if every logit is -inf), tau, total (NaN if a logit is NaN or +inf), the
+        The maximum (0 if every logit is -inf), tau, scale (NaN if a logit is NaN or +inf), the
         conjugate of the logits less the maximum, and the sum of the logits.
     """
     x, third, logits = _largest(z, size, SUM, BLOCK, STAGES)
@@ -102,7 +102,7 @@ def solve(
     # Here sum(p - p^alpha), from sum(total * p * above) = total - rest.
     entropy = rest + (total - rest) * (1 - positive_power(total, -rate))
     conjugate = tl.div_rn(score + tl.div_rn(entropy, 1 + rate), total * rate)
-    return maximum, tau, total, conjugate, logits
+    return maximum, tau, tl.div_rn(total * 0 + 1, total), conjugate, logits
 
 
 @triton.jit
