@@ -27,8 +27,10 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key, _ in node.value:
+            place = f"{key.start_mark.name}, line {key.start_mark.line + 1}"
+            if not isinstance(key, yaml.ScalarNode):
+                raise RecipeError(f"{place}: a list or a mapping is no key")
             if key.value in seen:
-                place = f"{key.start_mark.name}, line {key.start_mark.line + 1}"
                 raise RecipeError(f"{place}: {key.value} is there twice")
             seen.add(key.value)
         return super().construct_mapping(node, deep)

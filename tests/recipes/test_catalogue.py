@@ -97,9 +97,10 @@ def test_an_unknown_key_is_named_with_file_and_entry() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["one: {}\none: {}", "one:\n  corpus: {a: 1,\n    a: 2}", "one: ["]
+    "text",
+    ["one: {}\none: {}", "one:\n  corpus: {a: 1,\n    a: 2}", "one: [", "one: {[a]: 1}"],
 )
-def test_a_file_with_a_repeated_key_or_bad_syntax_is_refused(text: str, write) -> None:
+def test_a_file_with_a_bad_key_or_bad_syntax_is_refused(text: str, write) -> None:
     write(text)
     with pytest.raises(RecipeError, match=r"datasets\.yaml.* line [123]"):
         catalogue.entries("datasets")
