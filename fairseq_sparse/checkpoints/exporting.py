@@ -79,9 +79,12 @@ def export_checkpoint(path: str | os.PathLike, any_output: bool = False) -> dict
     if not _OUR_MODELS.match(str(model.get("_name") or model.get("arch"))):
         raise CheckpointError(f"{path}: is not a checkpoint of a fairseq_sparse model")
     _check_softmax(model, path, any_output)
-    missing = [name for name in ("task", "common", "criterion") if name not in cfg]
+    forms = {"task": (dict, Namespace), "common": dict, "criterion": (dict, Namespace)}
+    missing = [name for name, form in forms.items() if not isinstance(cfg.get(name), form)]
     if missing:
         raise CheckpointError(f"{path}: has no settings of {', '.join(missing)}: it is damaged")
+    if not state.get("model"):
+        raise CheckpointError(f"{path}: has no parameters")
     _rename(model)
     task = cfg["task"]
     task = vars(task) if isinstance(task, Namespace) else task  # a task with add_args
@@ -144,7 +147,7 @@ def _rename(model: dict[str, Any]) -> None:
     model["_name"] = "lstm" if name in _LSTM_SIZES else name
     stock = {"arch": model["_name"], "user_dir": None}
     if "task" in model:
-        stock["task"] = _stock_task(model["task"])
+        stock["task"] = _stock_task(str(model["task"]))
     if "criterion" in model:
         stock["criterion"] = _criterion({**model, "_name": model["criterion"]})["_name"]
     model.update((key, value) for key, value in stock.items() if key in model)

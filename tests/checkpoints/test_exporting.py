@@ -169,11 +169,20 @@ def test_what_is_not_of_this_package_is_refused(tmp_path, capsys):
     assert "is an input, and would be overwritten" in capsys.readouterr().err
 
 
-def test_a_checkpoint_without_all_settings_is_refused(tmp_path):
+@pytest.mark.parametrize("name", ["task", "common", "criterion", "model"])
+@pytest.mark.parametrize("value", [None, Namespace(), "none"])
+def test_a_damaged_checkpoint_is_refused(name, value, tmp_path):
     state = make_state(output_transform="softmax")
-    del state["cfg"]["task"]
+    state["cfg"].update(common={}, criterion={})
+    part = state if name == "model" else state["cfg"]
+    del part[name]
+    if value != "none":
+        part[name] = value
     (path,) = write(tmp_path, [state])
-    with pytest.raises(CheckpointError, match="no settings of task"):
+    if isinstance(value, Namespace) and name == "criterion":
+        export_checkpoint(path)  # one with add_args
+        return
+    with pytest.raises(CheckpointError, match=str(path)):
         export_checkpoint(path)
 
 
