@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from argparse import Namespace
 from collections.abc import Sequence
 from functools import cache
@@ -13,13 +12,12 @@ from fairseq.data import Dictionary, LanguagePairDataset, encoders
 from torch import Tensor
 
 from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.measure.alignment.word_alignment import MARKED_PIECE
 from fairseq_sparse.measure.translator import Translator
 
 # The names of the merges beside dictionaries, if need be with the language behind them; fairseq's
 # from_pretrained knows the first.
 CODES = ("bpecodes", "bpe.codes", "../bpe.codes")
-# What shows that an entry of a dictionary is a part of a word.
-_SUBWORD = re.compile("\u2581.+|.+@@")
 
 
 class TextEncoder:
@@ -106,7 +104,7 @@ def typed_pairs(
         sides.append([encoder.encode(text, words) for text in texts])
         if any(len(tokens) < 2 for tokens in sides[-1]):
             raise AnalysisError("a sentence is empty")
-        subwords = [] if codes else list(filter(_SUBWORD.fullmatch, words.symbols))
+        subwords = [] if codes else list(filter(MARKED_PIECE.fullmatch, words.symbols))
         if subwords and any(tokens.eq(words.unk()).any() for tokens in sides[-1]):
             raise AnalysisError(
                 f"{task.cfg.data}: the dictionary of {language} has parts of words, such as "

@@ -24,6 +24,8 @@ from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS, SUBWORDS
 Link = tuple[int, int]
 
 _LINK = re.compile(r"([0-9]+)([-p?])([0-9]+)")
+# A piece with a mark of either kind of subwords.
+MARKED_PIECE = re.compile("\u2581.+|.+@@")
 
 
 @dataclass(frozen=True)

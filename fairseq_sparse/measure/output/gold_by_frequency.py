@@ -20,7 +20,7 @@ from torch import Tensor
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of
 from fairseq_sparse.generation.normalized_scores import refuse_nan
-from fairseq_sparse.measure.alignment.word_alignment import words_of
+from fairseq_sparse.measure.alignment.word_alignment import MARKED_PIECE, words_of
 from fairseq_sparse.measure.cache import BEAM
 from fairseq_sparse.measure.text.word_frequency import LIMITS, bucket_of, count_words
 from fairseq_sparse.measure.translator import (
@@ -40,7 +40,7 @@ class WordClasses:
         subwords: how words were split, as for :func:`words_of`.
 
     Raises:
-        AnalysisError: the text is empty.
+        AnalysisError: the text is empty, or has whole words where each token is to be a word.
     """
 
     def __init__(self, dictionary: Dictionary, training: Path, subwords: str):
@@ -48,6 +48,14 @@ class WordClasses:
         if not lines:
             raise AnalysisError(f"--by-frequency {training} is empty")
         self.dictionary, self.subwords, self._sentences = dictionary, subwords, len(lines)
+        if not any("@@" in line or "\u2581" in line for line in lines):
+            marked = next(filter(MARKED_PIECE.fullmatch, dictionary.symbols), None)
+            if subwords == "none" and marked:
+                raise AnalysisError(
+                    f"--by-frequency {training} has whole words, the dictionary parts of them, "
+                    f"such as {marked}: give --subwords"
+                )
+            subwords = "none"  # sentencepiece would take a line without marks for one word
         self._frequencies = count_words(words_of(line.split(), subwords).text for line in lines)
 
     def classify(self, sentence: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,18 +19,24 @@ def write(path, *lines):
     return path
 
 
-def test_a_token_has_the_class_of_its_word(tmp_path):
+@pytest.mark.parametrize(
+    ("subwords", "pieces"), [("subword_nmt", "a@@ b c new"), ("sentencepiece", "▁a b ▁c ▁new")]
+)
+def test_a_token_has_the_class_of_its_word(subwords, pieces, tmp_path):
     words = Dictionary()
-    sentence = [words.add_symbol(piece) for piece in ("a@@", "b", "c", "new")]
-    training = write(tmp_path / "text", *["a@@ b c"] * 5, *["c"] * 7)
-    classes, word = WordClasses(words, training, "subword_nmt").classify(
+    pieces = pieces.split()
+    sentence = list(map(words.add_symbol, pieces))
+    training = write(tmp_path / "text", *[" ".join(pieces[:3])] * 5, *[pieces[2]] * 7)
+    classes, word = WordClasses(words, training, subwords).classify(
         torch.tensor([*sentence, words.eos()])
     )
     assert word.tolist() == [0, 0, 1, 2, 3]
     # ab 5 times, c and the end of a sentence 12 times, the new word never
     assert [LIMITS[number] for number in classes] == [(2, 9), (2, 9), (10, 99), (0, 0), (10, 99)]
-    joined = WordClasses(words, write(training, *["ab c"] * 5, *["c"] * 7), "subword_nmt")
+    joined = WordClasses(words, write(training, *["ab c"] * 5, *["c"] * 7), subwords)
     assert joined.classify(torch.tensor([*sentence, words.eos()]))[0].tolist() == classes.tolist()
+    with pytest.raises(AnalysisError, match="--subwords"):
+        WordClasses(words, training, "none")
     with pytest.raises(AnalysisError, match="is empty"):
         WordClasses(words, write(training), "none")
 
