@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> None:
     from fairseq_sparse.measure.typed import typed_batch
 
     prepare_plots(options)
-    sentences = options.text or [line for line in sys.stdin.read().splitlines() if line.strip()]
+    sentences = options.text or [line for line in sys.stdin.read().split("\n") if line.strip()]
     if not sentences:
         raise AnalysisError("no sentence: give it in quotes, or on standard input")
     path = options.path or str(options.model / "model.pt")

@@ -48,6 +48,18 @@ def test_translations_are_those_of_fairseq_generate(
     assert found == [(line, expected[number][0][1]) for number, line in enumerate(text)]
 
 
+def test_only_a_line_feed_ends_a_sentence(
+    data: Path,
+    checkpoint: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = "\u2028".join(sentences(data)[0].split())
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{text}\n\n"))
+    assert call(data, checkpoint, "--tokenizer", "space") == 0
+    assert capsys.readouterr().out.split("\n")[0] == text
+
+
 def test_steps_show_their_support(
     data: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
