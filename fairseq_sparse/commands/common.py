@@ -27,12 +27,23 @@ METRICS = ("bleu", "chrf", "ter")
 TOKENIZE = "13a"
 
 
-def positive(text: str) -> int:
-    """Parse a whole number of at least 1, for argparse."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
-    return value
+def whole(least: int, most: float = float("inf")) -> Callable[[str], int]:
+    """Return a function that parses whole numbers of a range, for argparse."""
+
+    def parse(text: str) -> int:
+        value = int(text)
+        if not least <= value <= most:
+            limit = f"at most {most}" if value > most else f"at least {least}"
+            raise argparse.ArgumentTypeError(f"must be {limit}, not {value}")
+        return value
+
+    parse.__name__ = "whole number"  # in argparse's message about other text
+    return parse
+
+
+positive, not_negative = whole(1), whole(0)
+# Of NumPy's generators.
+seed = whole(0, 2**32 - 1)
 
 
 def numbers(text: str) -> list[int]:
@@ -40,12 +51,28 @@ def numbers(text: str) -> list[int]:
     return list(dict.fromkeys(positive(part) for part in text.split(",")))
 
 
-def not_negative(text: str) -> int:
-    """Parse a whole number of at least 0, for argparse."""
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return value
+def words(text: str) -> list[str]:
+    """Parse different words, separated by commas, for argparse."""
+    return list(dict.fromkeys(text.split(",")))
+
+
+def add_logs(parser: argparse.ArgumentParser) -> None:
+    """Add --log, the training logs of the runs; see :func:`check_logs`."""
+    parser.add_argument(
+        "--log",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="output of fairseq-train, or its --log-file, for each RUN in order (default: "
+        "RUN/logs/train.log, where the recipes put it, or RUN/train.log)",
+    )
+
+
+def check_logs(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    if options.log and len(options.log) != len(options.runs):
+        runs, logs = len(options.runs), len(options.log)
+        parser.error(f"--log: {runs} runs, but {logs} logs: give one for each")
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:
@@ -243,14 +270,6 @@ def split_name(text: str) -> tuple[str, str]:
     places = [number for number, character in enumerate(text) if character == "="]
     place = next((x for x in places if exists(text[x + 1 :])), places[-1])
     return text[:place], text[place + 1 :]
-
-
-def seed(text: str) -> int:
-    """Parse a seed of NumPy's generators, for argparse."""
-    value = int(text)
-    if not 0 <= value < 2**32:
-        raise argparse.ArgumentTypeError(f"{value} is not between 0 and 2^32 - 1")
-    return value
 
 
 def command_parser(command: str, description: str | None) -> argparse.ArgumentParser:

@@ -13,6 +13,7 @@ from fairseq_sparse.commands.common import (
     positive,
     split_name,
     with_progress,
+    words,
 )
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.measure.alignment import SUBWORDS
@@ -34,7 +35,7 @@ def add_model_arguments(
     if subsets:
         parser.add_argument(
             "--subset",
-            type=lambda text: list(dict.fromkeys(text.split(","))),
+            type=words,
             default=["test"],
             metavar="NAME,...",
             help="parts of the data (default: test)",

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_sparse.commands.common import (
+    add_logs,
+    check_logs,
     check_outputs,
     command_parser,
     output_file,
@@ -47,15 +49,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         metavar="DATA",
         help="folder that fairseq-preprocess made (default: the training data of the first run)",
     )
-    parser.add_argument(
-        "--log",
-        nargs="+",
-        type=Path,
-        default=[],
-        metavar="FILE",
-        help="output of fairseq-train, or its --log-file, for each RUN in order (default: "
-        "RUN/logs/train.log, where the recipes put it)",
-    )
+    add_logs(parser)
     parser.add_argument("--subset", default="test", help="part of the data (default: test)")
     parser.add_argument(
         "--sentences",
@@ -67,9 +61,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add_subwords(parser, default=None)
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
     options = parser.parse_args(arguments)
-    if options.log and len(options.log) != len(options.runs):
-        runs, logs = len(options.runs), len(options.log)
-        parser.error(f"--log: {runs} runs, but {logs} logs: give one for each")
+    check_logs(parser, options)
     check_outputs(parser, options, "output")
     return options
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_sparse.commands import table_results
-from fairseq_sparse.commands.common import command_parser, numbers, positive
+from fairseq_sparse.commands.common import command_parser, numbers, positive, whole, words
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes import catalogue, engine, grid, records
 from fairseq_sparse.recipes.data import own_data
@@ -51,11 +51,6 @@ def stages(text: str) -> list[str]:
             raise argparse.ArgumentTypeError(f"{part!r} is an empty range of stages")
         chosen += found
     return [name for name in STAGES if name in chosen]
-
-
-def words(text: str) -> list[str]:
-    """Parse words separated by commas, for argparse."""
-    return text.split(",")
 
 
 def setting(text: str) -> tuple[str, str]:
@@ -113,21 +108,13 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     add("--nnodes", type=positive, default=1, metavar="N", help="machines (default: 1)")
     add("--node-rank", type=int, metavar="K", help="number of this machine, from 0")
     add("--master-addr", metavar="HOST", help="name or address of machine 0")
-    add("--master-port", type=port, default=29500, metavar="PORT", help="default: 29500")
+    add("--master-port", type=whole(1, 65535), default=29500, metavar="PORT", help="default: 29500")
     text = "workers on each machine (default: one for each GPU, or one on a CPU)"
     add("--nproc-per-node", type=positive, metavar="N", help=text)
     options = parser.parse_intermixed_args(arguments)
     options.given = sys.argv[1:] if arguments is None else arguments
     check(parser, options)
     return options
-
-
-def port(text: str) -> int:
-    """Parse the number of a port, for argparse."""
-    value = int(text)
-    if not 0 < value < 65536:
-        raise argparse.ArgumentTypeError(f"{value} is not from 1 to 65535")
-    return value
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:

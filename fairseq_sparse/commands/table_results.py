@@ -15,10 +15,13 @@ from typing import Any
 
 from fairseq_sparse.commands.common import (
     add_format,
+    add_logs,
+    check_logs,
     command_parser,
     one_line,
     print_tables,
     program,
+    words,
 )
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_json
@@ -108,18 +111,10 @@ def read_summaries(runs: list[Path], logs: list[Path]) -> list[Summary]:
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser(COMMAND, __doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
-    parser.add_argument(
-        "--log",
-        nargs="+",
-        type=Path,
-        default=[],
-        metavar="FILE",
-        help="output of fairseq-train, or its --log-file, for each RUN in order (default: "
-        "RUN/logs/train.log, where the recipes put it, or RUN/train.log)",
-    )
+    add_logs(parser)
     parser.add_argument(
         "--columns",
-        type=lambda text: text.split(","),
+        type=words,
         metavar="NAME,...",
         help="columns to show (default: all that the runs have); an unknown name lists the choices",
     )
@@ -140,9 +135,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     add_format(parser)
     options = parser.parse_args(arguments)
-    if options.log and len(options.log) != len(options.runs):
-        runs, logs = len(options.runs), len(options.log)
-        parser.error(f"--log: {runs} runs, but {logs} logs: give one for each")
+    check_logs(parser, options)
     unknown = [name for name in options.columns or () if name not in COLUMNS]
     if unknown:
         parser.error(f"--columns: no {', '.join(unknown)}; choose from {', '.join(COLUMNS)}")
