@@ -158,8 +158,8 @@ def validation_curve(records: Records, metric: str) -> dict[str, list[float]]:
 
 
 def still_improving(records: Records) -> Optional[str]:
-    """Return the metric that chose the best checkpoint if its last value is better than all before,
-    so that a longer training might have gained; else None.
+    """Return the metric that chose the best checkpoint if it was best in the last tenth of the
+    validations, so that a longer training might have gained; else None.
 
     fairseq logs the best value so far from the second validation on.
     """
@@ -167,8 +167,9 @@ def still_improving(records: Records) -> Optional[str]:
     for name in curve:
         metric = name.removeprefix("best_")
         if metric != name and metric in curve:
-            *before, last = curve[metric]
-            return metric if last == curve[name][-1] and last not in before else None
+            values, best = curve[metric], curve[name][-1]
+            late = len(values) - max(1, round(len(values) / 10))
+            return metric if best in values[late:] and best not in values[:late] else None
     return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -17,8 +16,9 @@ from fairseq_sparse.recipes.recipe import Corpus, Options, RawFile, Take
 
 # Languages whose words Moses' rules do not find.
 _UNSPACED = ("ja", "km", "lo", "my", "th", "yue", "zh")
-# Of Multi30k, on which the recipe was chosen; fewer pairs get more epochs, for as many updates.
-_PAIRS, _EPOCHS, _MOST_EPOCHS = 29_000, 20, 200
+# On a CPU, a corpus smaller than Multi30k, on which the recipe was chosen, gets more epochs, for as
+# many updates of about 1,400 words.
+_EPOCHS, _MOST_EPOCHS, _WORDS = 20, 200, 5_000 * 1_400
 _INFLECTION = re.compile(r".*/(?P<language>[^/]+)-(?:train-(?P<setting>[^-]+)|dev|test)")
 
 
@@ -68,9 +68,8 @@ def own_data(
     entry: Entry = {"base": "own" if target else "own_text", "raw_dir": str(folder)}
     if target:
         corpus["target"] = target
-        pairs = sum(1 for _ in itertools.islice(read_lines(folder, found["train"][0]), _PAIRS))
-        epochs = min(math.ceil(_EPOCHS * _PAIRS / max(pairs, 1)), _MOST_EPOCHS)
-        entry["cpu"] = {"training": {"flags": {"max-epoch": epochs}}}
+        epochs = math.ceil(_WORDS / _count_words(folder, found["train"], _WORDS // _EPOCHS))
+        entry["cpu"] = {"training": {"flags": {"max-epoch": min(epochs, _MOST_EPOCHS)}}}
     if target in tokenized:
         entry["decoding"] = {"score_flags": {"tokenize": "none"}}
     if separate:
@@ -78,6 +77,17 @@ def own_data(
         shared = {"share-all-embeddings": False, "share-decoder-input-output-embed": True}
         entry["training"] = {"flags": shared}
     return entry | {"corpus": corpus}
+
+
+def _count_words(folder: Path, names: Sequence[str], enough: int) -> int:
+    """Return the number of words and ends of sentences of the longer side, at most ``enough``."""
+    sides = [(len(line.split()) + 1 for line in read_lines(folder, name)) for name in names]
+    counts = [0] * len(sides)
+    for row in zip(*sides, strict=False):
+        counts = [count + words for count, words in zip(counts, row, strict=True)]
+        if max(counts) >= enough:
+            return enough
+    return max(*counts, 1)
 
 
 def _files(folder: Path, languages: Sequence[str], stems: Sequence[str]) -> list[str]:

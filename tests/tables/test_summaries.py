@@ -368,12 +368,14 @@ def test_every_form_of_the_table_has_the_same_cells(plain: Path, capsys) -> None
 
 
 def test_a_training_that_still_improved_is_named(run: Path, capsys) -> None:
-    said = "validation was still improving at the last epoch: ein Lauf (loss)"
+    said = "validation was still improving at the end of training: ein Lauf (loss)"
     for losses, improving in (
         ([4, 3, 2], True),
         ([4, 2, 3], False),
         ([4, 2, 2], False),
         ([4], False),
+        ([*range(40, 22, -1), 1, 2], True),  # of 20, the last two are the last tenth
+        ([*range(40, 23, -1), 1, 2, 2], False),
     ):
         lines = [
             line("valid", epoch=n, loss=loss, num_updates=n, **best)
