@@ -1,9 +1,9 @@
 """Score candidates, such as the n-best lists of another decoder, and put the best first.
 
 The candidates are lines NUMBER TAB TOKENS, where NUMBER is that of the source sentence, from 0, or
-the output of fairseq-generate. What is written are lines H-NUMBER TAB SCORE TAB TOKENS, as
-fairseq-generate writes them, so that fairseq-sparse score can read them. A candidate with a token
-of probability 0 has the score -inf.
+the output of fairseq-generate without --post-process. What is written are lines H-NUMBER TAB SCORE
+TAB TOKENS, as fairseq-generate writes them, so that fairseq-sparse score can read them. A candidate
+with a token of probability 0 has the score -inf.
 """
 
 from __future__ import annotations
@@ -70,12 +70,16 @@ def read_candidates(path: Path, sentences: int) -> list[Candidate]:
 
 
 def run(options: argparse.Namespace) -> None:
-    from fairseq_sparse.measure.rescoring import rescore
+    from fairseq_sparse.measure.rescoring import check_split, rescore
     from fairseq_sparse.measure.translator import load_translator
 
     sources = lines_of(options.source)
     candidates = read_candidates(options.candidates, len(sources))
     translator = load_translator(options.path, options.data, options.cpu)
+    task = translator.task
+    check_split(options.source, sources, task.source_dictionary)
+    tokens = [candidate.tokens for candidate in candidates]
+    check_split(options.candidates, tokens, task.target_dictionary)
     # Sentences of one length together, so that a batch has little padding.
     candidates.sort(key=lambda part: (sources[part.sentence].count(" "), part.sentence))
     progress = with_progress(candidates, "candidates", "candidate")
