@@ -16,6 +16,7 @@ from pathlib import Path
 from fairseq_sparse.commands.common import command_parser, positive
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of, read_json
+from fairseq_sparse.recipes import records
 from fairseq_sparse.recipes.plan import USER_DIR, Command, Plan, Stage
 
 
@@ -84,26 +85,34 @@ def plan(options: argparse.Namespace, checkpoint: Path, folder: Path) -> Plan:
     generated, validated = folder / f"generate-{subset}.txt", folder / f"validate-{subset}.txt"
     search = ("--gen-subset", subset, "--beam", str(options.beam), "--log-format", "simple")
     rest = ("--valid-subset", subset, "--required-batch-size-multiple", "1", "--log-format", "json")
-    commands = [
+    decoding = (
         Command(("fairseq-generate", *common, *search, *text), stdout=generated, with_errors=True),
         Command(("fairseq-validate", *common, *rest), stdout=validated, with_errors=True),
-    ]
-    inputs = [checkpoint, *sorted(data.glob(f"{subset}.*"))]
-    if options.reference:
-        inputs.append(options.reference.absolute())
-        scores = tuple(folder / name for name in score_files(subset))
-        argv = ("fairseq-sparse", "score", generated, "--reference", inputs[-1])
-        flags = ("--output", scores[0], "--json", scores[1])
-        commands.append(Command((*argv, *flags), outputs=scores))
+    )
+    inputs = (checkpoint, *sorted(data.glob(f"{subset}.*")))
+    settings = {"beam": options.beam, "text": text}
+    references = (options.reference.absolute(),) if options.reference else ()
+    scores = tuple(folder / name for name in score_files(subset))
+    argv = ("fairseq-sparse", "score", generated, "--reference", *references)
+    scoring = Command((*argv, "--output", scores[0], "--json", scores[1]), outputs=scores)
+    score = Stage(f"score-{subset}", folder, {}, (generated, *references), scores, (scoring,))
+
+    def before() -> None:
+        """Remove the scores of an earlier call, which are of other translations."""
+        if records.path_of(score).exists():
+            for path in scores:
+                records.remove(path)
+
+    name, outputs = f"evaluate-{subset}", (generated, validated)
+    decode = Stage(name, folder, settings, inputs, outputs, decoding, before=before)
     # Without outputs, so that they always run: they read what they have measured before.
+    analyses = []
     for kind, flags in (("attention", ("--subwords", post_process)), ("support", ("--no-search",))):
         argv = ("fairseq-sparse", "analyze", kind, data, "--path", checkpoint, "--subset", subset)
-        commands.append(Command((*argv, *device, *flags)))
-    outputs = tuple(path for command in commands for path in command.made)
-    settings = {"beam": options.beam, "text": text}
-    name = f"evaluate-{subset}"
-    stage = Stage(name, folder, settings, tuple(inputs), outputs, tuple(commands))
-    return Plan(f"evaluation of {checkpoint.name} on {subset}", (stage,))
+        analyses.append(Command((*argv, *device, *flags)))
+    analyze = Stage(f"analyze-{subset}", folder, settings, inputs, (), tuple(analyses))
+    stages = (decode, *([score] if references else []), analyze)
+    return Plan(f"evaluation of {checkpoint.name} on {subset}", stages)
 
 
 def run(options: argparse.Namespace) -> None:

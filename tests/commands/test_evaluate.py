@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import toy
 from bad_input import assert_refused
 from commands import generate, hypotheses
 from fairseq_sparse.commands import cli, evaluate
+from fairseq_sparse.recipes import records
+from fairseq_sparse.recipes.plan import Stage
 
 
 @pytest.fixture
@@ -49,7 +52,9 @@ def test_a_single_checkpoint_has_its_results_in_a_folder_of_its_name(
     assert f"{bleu['bleu']:.2f}" in capfd.readouterr().out
 
 
-def test_results_of_a_recipe_and_of_another_part_are_not_replaced(tmp_path: Path) -> None:
+@pytest.fixture
+def stages(tmp_path: Path) -> Callable[..., tuple[Stage, ...]]:
+    """Return a function that returns the stages of an evaluation of ``tmp_path / run``."""
     run, data = tmp_path / "run", tmp_path / "data"
     for folder in (run, data):
         folder.mkdir()
@@ -58,17 +63,44 @@ def test_results_of_a_recipe_and_of_another_part_are_not_replaced(tmp_path: Path
         (data / f"{part}.de-en.de.bin").touch()
     checkpoint = run / "average.pt"
 
+    def plan(*flags: object) -> tuple[Stage, ...]:
+        options = evaluate.parse_arguments([str(word) for word in (run, data, *flags)])
+        return evaluate.plan(options, checkpoint, evaluate.results_folder(run, checkpoint)).stages
+
+    return plan
+
+
+def test_results_of_a_recipe_and_of_another_part_are_not_replaced(
+    stages: Callable[..., tuple[Stage, ...]], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+
     def made(subset: str) -> set[Path]:
-        given = [str(run), str(data), "--reference", str(data), "--subset", subset]
-        folder = evaluate.results_folder(run, checkpoint)
-        (stage,) = evaluate.plan(evaluate.parse_arguments(given), checkpoint, folder).stages
-        return set(stage.outputs)
+        found = stages("--reference", "some", "--subset", subset)
+        return {path for stage in found for path in stage.outputs}
 
     assert run / "bleu.json" in made("test")  # where table results looks for it
     assert not made("test") & made("valid")
     before = made("test") | made("valid")
     (run / "run.json").touch()
     assert not before & (made("test") | made("valid"))
+
+
+def test_new_translations_have_no_score_of_earlier_ones(
+    stages: Callable[..., tuple[Stage, ...]], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    decode, score, _ = stages("--reference", tmp_path)
+    own = run / "bleu.json"
+    own.touch()
+    decode.before()
+    assert own.exists()  # not from an earlier call
+    (run / "stages").mkdir()
+    records.write(score, records.FINISHED, {})
+    first = stages()[0]
+    assert (first.settings, first.inputs) == (decode.settings, decode.inputs)
+    first.before()
+    assert not own.exists()
 
 
 @pytest.mark.parametrize(
