@@ -54,7 +54,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 def run(options: argparse.Namespace) -> None:
     from fairseq_sparse.commands.score import measure_frequencies
     from fairseq_sparse.measure.text import scores, word_frequency
-    from fairseq_sparse.measure.text.fairseq_output import read_parallel, read_translations
+    from fairseq_sparse.measure.text.fairseq_output import (
+        check_subwords,
+        read_parallel,
+        read_translations,
+    )
     from fairseq_sparse.sheets import side_by_side
 
     paths = find_systems(options.systems)
@@ -65,6 +69,8 @@ def run(options: argparse.Namespace) -> None:
     count = len(texts[0])
     texts += [read_parallel(path, count, first) for path in others]
     references = [read_parallel(path, count, first) for path in options.reference]
+    for path, system in zip(paths.values(), texts, strict=True):
+        check_subwords(path, system, references[0])
     metrics = [scores.make_metric(name, options.tokenize) for name in options.metrics]
     found = scores.score_systems(texts, references, metrics, options.resamples)
     result: dict[str, Any] = scores.as_json(names, found)

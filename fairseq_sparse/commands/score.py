@@ -120,16 +120,19 @@ def measure_frequencies(
     """Return a function that computes the F1 of a system's words by their training frequency.
 
     Raises:
-        AnalysisError: there are several references.
+        AnalysisError: there are several references, or only the training text has subwords.
     """
     from fairseq_sparse.errors import AnalysisError
+    from fairseq_sparse.measure.text.fairseq_output import check_subwords
     from fairseq_sparse.measure.text.scores import make_metric
     from fairseq_sparse.measure.text.word_frequency import count_words, f1_by_frequency
 
     if len(references) > 1:
         raise AnalysisError("--by-frequency: give one --reference")
+    lines = lines_of(training)
+    check_subwords(training, lines, references[0])
     split = make_metric("bleu", tokenize).tokenizer
-    frequencies = count_words(split(line).split() for line in lines_of(training))
+    frequencies = count_words(split(line).split() for line in lines)
     expected = [split(text).split() for text in references[0]]
     return lambda texts: f1_by_frequency(
         [split(text).split() for text in texts], expected, frequencies
@@ -167,6 +170,8 @@ def run(options: argparse.Namespace) -> None:
     references = list(map(read, options.reference))
     fairseq_output.check_subwords(path, hypotheses, references[0])
     baseline = options.baseline and read(options.baseline)
+    if baseline:
+        fairseq_output.check_subwords(options.baseline, baseline, references[0])
     how = (options.metrics, options.tokenize, baseline, options.resamples)
     result = score(hypotheses, references, *how)
     if options.tokenized_reference:

@@ -74,6 +74,10 @@ def test_what_does_not_fit_is_refused(files, tmp_path, capsys) -> None:
     one, ref = files["one"], ["--reference", files["ref"]]
     assert_refused(capsys, "short", cli.run, "compare", [one, str(short), *ref])
     assert_refused(capsys, "short", cli.run, "compare", [one, "--reference", str(short)])
+    split = tmp_path / "split"
+    split.write_text("the do@@ g\nthe cat\nthe gate\na house\n")
+    assert_refused(capsys, "split", cli.run, "compare", [one, str(split), *ref])
+    assert_refused(capsys, "split", cli.run, "compare", [one, *ref, "--by-frequency", str(split)])
     assert_refused(capsys, "two systems", cli.run, "compare", [one, *ref, "--sentences", "1"])
     assert_refused(
         capsys, "give both", cli.run, "compare", [one, files["two"], *ref, "--source", files["src"]]

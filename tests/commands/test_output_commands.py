@@ -240,7 +240,7 @@ def test_alternatives(data: Path, paths: list[Path], tmp_path: Path) -> None:
         assert sentence["source"] == f"{source[number]} </s>"
         assert sentence["target"] == f"{target[number]} </s>"
         assert len(sentence["steps"]) == len(sentence["target"].split())
-        assert all(len(step["analyze alternatives"]) <= 5 for step in sentence["steps"])
+        assert all(len(step["alternatives"]) <= 5 for step in sentence["steps"])
     assert not call_here(*arguments, "--steps", "translations", "--beam", 2)
 
 

@@ -12,6 +12,7 @@ import sacrebleu
 from sacrebleu.metrics import BLEU, CHRF
 
 import toy
+from bad_input import assert_refused
 from fairseq_sparse.commands import cli
 from fairseq_sparse.measure.text.scores import score_systems
 
@@ -193,12 +194,18 @@ def test_a_second_score_is_that_of_multi_bleu(tmp_path: Path) -> None:
     assert result.returncode == 1 and str(tmp_path / "tokens") in result.stdout
 
 
-def test_subwords_are_refused(tmp_path: Path) -> None:
+def test_subwords_are_refused(tmp_path: Path, capsys) -> None:
     marked = ["the ba@@ kers", "cut", "a", "cookie"]
     output = generated([0, 1, 2, 3], marked)
     result = score(tmp_path, output)
     assert result.returncode == 1 and str(tmp_path / "out") in result.stdout
     assert score(tmp_path, output, marked).returncode == 0
+    whole, split = tmp_path / "whole", tmp_path / "split"
+    for path, lines in ((whole, REFERENCES), (split, marked)):
+        path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    for flag in ("--baseline", "--by-frequency"):
+        words = [str(whole), "--reference", str(whole), flag, str(split)]
+        assert_refused(capsys, split, cli.run, "score", words)
 
 
 @pytest.mark.parametrize(

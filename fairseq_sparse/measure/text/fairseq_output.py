@@ -136,15 +136,15 @@ def read_samples(paths: Sequence[Path]) -> list[list[str]]:
     return [[text for texts in sentence for text in texts] for sentence in zip(*runs, strict=True)]
 
 
-def check_subwords(path: Path, hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """Refuse translations with marks of subwords, unless the references have them too.
+def check_subwords(path: Path, texts: Sequence[str], references: Sequence[str]) -> None:
+    """Refuse a text with marks of subwords, unless the references have them too.
 
     Raises:
-        AnalysisError: only the translations have them.
+        AnalysisError: only the text has them.
     """
     marks = re.compile("@@( |$)|(^| )\u2581")
-    if any(map(marks.search, hypotheses)) and not any(map(marks.search, references)):
+    if any(map(marks.search, texts)) and not any(map(marks.search, references)):
         raise AnalysisError(
-            f"{path} has subwords, not words (@@ or \u2581): generate with "
-            "--post-process subword_nmt or sentencepiece"
+            f"{path} has subwords, not words (@@ or \u2581): join them, in translations by "
+            "generating with --post-process subword_nmt or sentencepiece"
         )
