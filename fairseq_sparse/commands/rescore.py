@@ -2,8 +2,8 @@
 
 The candidates are lines NUMBER TAB TOKENS, where NUMBER is that of the source sentence, from 0, or
 the output of fairseq-generate without --post-process. What is written are lines H-NUMBER TAB SCORE
-TAB TOKENS, as fairseq-generate writes them, so that fairseq-sparse score can read them. A candidate
-with a token of probability 0 has the score -inf.
+TAB TOKENS and D-NUMBER TAB SCORE TAB TEXT, as fairseq-generate writes them, so that fairseq-sparse
+score can read them. A candidate with a token of probability 0 has the score -inf.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--lenpen", type=float, default=1.0, metavar="X", help="as in fairseq-generate (default: 1)"
     )
+    text = "of the target language: moses (default) or space"
+    parser.add_argument("--tokenizer", choices=("moses", "space"), default="moses", help=text)
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
     options = parser.parse_args(arguments)
     check_outputs(parser, options, "output")
@@ -70,8 +72,12 @@ def read_candidates(path: Path, sentences: int) -> list[Candidate]:
 
 
 def run(options: argparse.Namespace) -> None:
+    from fairseq.data.data_utils import post_process
+
+    from fairseq_sparse.commands.evaluate import find_post_process
     from fairseq_sparse.measure.rescoring import check_split, rescore
     from fairseq_sparse.measure.translator import load_translator
+    from fairseq_sparse.measure.typed import text_encoder
 
     sources = lines_of(options.source)
     candidates = read_candidates(options.candidates, len(sources))
@@ -85,7 +91,13 @@ def run(options: argparse.Namespace) -> None:
     progress = with_progress(candidates, "candidates", "candidate")
     scored = list(rescore(translator, sources, progress, options.lenpen))
     scored.sort(key=lambda row: (row[1].sentence, -row[0]))
-    text = "".join(f"H-{part.sentence}\t{score:.6f}\t{part.tokens}\n" for score, part in scored)
+    encoder = text_encoder(task.cfg.target_lang, options.tokenizer, None)
+    subwords = find_post_process(Path(options.data))
+    text = ""
+    for score, part in scored:
+        raw = encoder.decode(post_process(part.tokens, subwords))
+        for kind, shown in (("H", part.tokens), ("D", raw)):
+            text += f"{kind}-{part.sentence}\t{score:.6f}\t{shown}\n"
     if options.output:
         write_text(options.output, text)
     else:

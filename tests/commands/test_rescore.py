@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -71,9 +72,23 @@ def test_what_the_model_rules_out_comes_last(
     (tmp_path / "candidates.txt").write_text(text, encoding="utf-8")
     assert call(data, checkpoint, tmp_path / "candidates.txt") == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    rows = [row for row in rows if row[0].startswith("H")]
     scores = {candidate: float(score) for _, score, candidate in rows}
     assert list(scores.values()) == sorted(scores.values(), reverse=True)
     assert scores[possible] > -torch.inf and rows[-1][1] == "-inf"
+
+
+def test_score_reads_the_best_candidates(
+    data: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, words = tmp_path / "scored.txt", (data.parent / "test.en").read_text(encoding="utf-8")
+    numbered = [f"{number}\t{line} .\n" for number, line in enumerate(words.splitlines())]
+    (tmp_path / "candidates.txt").write_text("".join(numbered), encoding="utf-8")
+    assert call(data, checkpoint, tmp_path / "candidates.txt", "--output", output) == 0
+    reference = tmp_path / "raw.en"
+    reference.write_text(words.replace("\n", ".\n"), encoding="utf-8")
+    assert cli.run("score", [str(output), "--reference", str(reference), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bleu"] == pytest.approx(100)
 
 
 @pytest.mark.parametrize("text", ["nothing\n", "100000\ta b\n"])

@@ -66,14 +66,14 @@ def check_whole(path: Path, line: str) -> None:
 def best_translations(path: Path, lines: Sequence[str]) -> list[str]:
     """Return the translation of each sentence, which fairseq-generate prints first.
 
-    Lines without any ``D-ID`` are plain text, with one translation per line.
+    Lines without any ``D-ID`` or ``H-ID`` are plain text, with one translation per line.
 
     Raises:
         AnalysisError: as :func:`sort_hypotheses`, or there are no lines.
     """
     if not lines:
         raise AnalysisError(f"{path} is empty")
-    if any(map(HYPOTHESIS["D"].fullmatch, lines)):
+    if any(kind.fullmatch(line) for line in lines for kind in HYPOTHESIS.values()):
         return [hypotheses[0] for hypotheses in sort_hypotheses(path, lines)]
     return list(lines)
 

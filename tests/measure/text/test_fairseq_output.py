@@ -25,3 +25,8 @@ def test_a_line_that_the_log_has_cut_is_never_a_translation(message: str) -> Non
         else:
             with pytest.raises(AnalysisError, match="out"):
                 best_translations(Path("out"), [*printed, *cut])
+
+
+def test_output_without_text_is_not_taken_for_text() -> None:
+    with pytest.raises(AnalysisError, match="out"):
+        best_translations(Path("out"), ["H-0\t-0.5\ta do@@ g"])
