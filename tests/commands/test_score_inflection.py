@@ -22,6 +22,8 @@ ITEMS = [
     ("turkish", "ev", "N;PL", "evler", "evlerde"),
     ("turkish", "a\u00a0b", "N;SG", " x\u2028▁", "U+0020xU+2028U+2581"),
 ]
+GUESS = f"D-1\t-0.5\t{ITEMS[1][4]}"
+MESSAGE = "INFO:fairseq.logging.progress_bar:: 21 / 250\n"
 
 
 @cache
@@ -125,8 +127,12 @@ def test_a_character_that_the_model_does_not_know_is_no_error(tmp_path: Path) ->
         generated([0, 1, 2, 3, 4, 5]).replace("Türen", "T ü r e n"),
         generated([0, 1, 2, 3, 4, 5]).replace("\tging weg", "\tlief"),
         "nothing\n",
+        *(
+            generated([0, 1, 2, 3, 4, 5]).replace(GUESS, GUESS[:place] + MESSAGE + GUESS[place:])
+            for place in range(1, len(GUESS))
+        ),
     ],
-    ids=["fewer", "as units", "another form", "none"],
+    ids=["fewer", "as units", "another form", "none", *(["cut by the log"] * (len(GUESS) - 1))],
 )
 def test_what_does_not_fit_is_refused(output: str, tmp_path: Path, capsys) -> None:
     assert score(tmp_path, output) == 1

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.files import lines_of
+from fairseq_sparse.measure.text.fairseq_output import check_whole
 from fairseq_sparse.recipes.corpora.inflection import from_units
 from fairseq_sparse.recipes.corpora.reading import log, open_all
 
@@ -118,6 +119,8 @@ def _read_generated(path: Path, reference: Path, items: Items) -> Guesses:
     targets: dict[int, str] = {}
     guesses: Guesses = {}
     for line in lines_of(path):
+        if line.startswith(("T", "D")):
+            check_whole(path, line)
         if match := _TARGET.fullmatch(line):
             targets[int(match[1])] = from_units(match[2])
         elif match := _GUESS.fullmatch(line):
