@@ -74,12 +74,10 @@ def _fits(kernel: Callable, query, key, value, masked, bias, alpha, causal, drop
         and (bias is None or causal)
     ):
         return False
-    head_dim, longest, even = query.size(3), max(query.size(2), key.size(2)), key.size(2) % 2 == 0
-    own, _ = _own(query.dtype, head_dim, longest, backward=kernel is attention_backward)
-    queries = 31 if longest <= _SHORT else 90  # which have the same blocks
-    form = (head_dim, masked is not None, causal, dropout > 0)
-    arguments = (queries, queries // 2 * 2 - 19 - even, *form)
-    return verified(kernel, query.device, query.dtype, (even, own, *form), arguments)
+    odd, is_short = key.size(2) % 2, max(query.size(2), key.size(2)) <= _SHORT
+    lengths = (31, 10 + odd) if is_short else (90, 70 + odd)
+    form = (*lengths, query.size(3), masked is not None, causal, dropout > 0)
+    return verified(kernel, query.device, query.dtype, form, form)
 
 
 def attention(
