@@ -107,7 +107,8 @@ def write_commands(folder: Path, real: bool) -> None:
     write_command(folder / ".bin" / "python", "python", f'exec {PYTHON} "$@"', real, user_dir)
     for name in SCRIPTS:
         write_command(folder / name, name, "", real=False)
-    (folder / "examples/pretrained").symlink_to(toy.ROOT / "examples/pretrained")
+    for name in ("examples/pretrained", "scripts"):
+        (folder / name).symlink_to(toy.ROOT / name)
     for module in (toy.ROOT / "examples/quickstart").glob("*.py"):
         shutil.copy(module, folder / "examples/quickstart")
 
