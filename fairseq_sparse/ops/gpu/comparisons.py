@@ -27,7 +27,7 @@ def entmax(
     op: Callable, cast: Cast, size: int, alpha: float, per_row: bool
 ) -> tuple[Tensor, Tensor]:
     z = cast(logits(size))
-    row_alpha = torch.linspace(1.1, 2.6, _ROWS, dtype=torch.float64, device=z.device).unsqueeze(1)
+    row_alpha = torch.linspace(2.4, 1.1, _ROWS, dtype=torch.float64, device=z.device).unsqueeze(1)
     return op(z, row_alpha if per_row else None, alpha, "newton", 0, False)
 
 
