@@ -61,14 +61,6 @@ def setting(text: str) -> tuple[str, str]:
     return key.removeprefix("--"), value
 
 
-def checkpoint(text: str) -> Path:
-    """Parse a checkpoint, or the folder of a run that has one, for argparse."""
-    path = Path(text) / "average.pt" if Path(text).is_dir() else Path(text)
-    if not path.exists():
-        raise argparse.ArgumentTypeError(f"there is no {path}")
-    return path.absolute()
-
-
 def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = command_parser("run", __doc__)
     parser.usage = (
@@ -95,7 +87,7 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     text = "default: 1; several seeds are several runs"
     add("--seed", type=numbers, action="append", metavar="N[,N...]", help=text)
     text = "the model of a finished RUN, or a checkpoint, goes on with this output for 5 epochs"
-    add("--finetune", type=checkpoint, metavar="RUN", help=text)
+    add("--finetune", type=Path, metavar="RUN", help=text)
     add_model_options(parser)
     add_training_options(parser)
     add = parser.add_argument_group("folders").add_argument
@@ -189,7 +181,11 @@ def recipes_of(options: argparse.Namespace) -> list[Recipe]:
         entry = own_data(options.data, *languages, *kinds)
     more: dict[str, Any] = {}
     if options.finetune is not None:
-        base = {"finetune-from-model": str(options.finetune)}
+        model = options.finetune.absolute()
+        model = model / "average.pt" if model.is_dir() else model
+        if not model.exists():
+            raise RecipeError(f"--finetune: there is no {model}")
+        base = {"finetune-from-model": str(model)}
         more = {"settings": "finetuning", "overrides": base | dict(options.set)}
     return [
         resolve(options.dataset, variant, options_of(options, seed=seed, **more), entry)

@@ -251,7 +251,7 @@ def conditions(summaries: Sequence[Summary], columns: Sequence[str] = ()) -> lis
     improving = [part for part in summaries if look_up(part, "training.improving")]
     if improving:
         names = [f"{part.get('run')} ({part['training']['improving']})" for part in improving]
-        found.append(("validation was still improving at the end of training", ", ".join(names)))
+        found.append(("still improving at the end of training", ", ".join(names)))
     logged = [name for name in SPEEDS if name in columns]
     if any(number(part, name) for part in summaries for name in logged if not part.get("measured")):
         text = "from the logs: wall clock of a machine that may have had other work to do; "

@@ -242,6 +242,7 @@ WRONG = """
 no_such_data softmax | 'no_such_data'
 quickstart ../softmax | '../softmax'
 quickstart softmax --average 10 | --average
+quickstart softmax --finetune nowhere | nowhere
 quickstart softmax --cpu --stages train --data-dir a:b | a:b
 quickstart softmax --cpu --stages train --data-dir a,b | a,b
 """
@@ -258,7 +259,6 @@ quickstart softmax --cpu --gpu | --gpu
 quickstart softmax entmax15 --run-dir x | --run-dir
 quickstart softmax --seed 1,2 --run-dir x | --run-dir
 quickstart softmax --jobs 0 | --jobs
-quickstart softmax --finetune nowhere | nowhere
 quickstart softmax --finetune /dev/null --settings sue | --settings
 --data x softmax | --source-lang
 quickstart softmax --nnodes 2 --master-addr a | --node-rank

@@ -368,7 +368,7 @@ def test_every_form_of_the_table_has_the_same_cells(plain: Path, capsys) -> None
 
 
 def test_a_training_that_still_improved_is_named(run: Path, capsys) -> None:
-    said = "validation was still improving at the end of training: ein Lauf (loss)"
+    said = "still improving at the end of training: ein Lauf (loss)"
     for losses, improving in (
         ([4, 3, 2], True),
         ([4, 2, 3], False),
