@@ -23,6 +23,7 @@ from fairseq_sparse.commands.common import (  # noqa: E402, F401
     report_errors,
     seed,
     with_progress,
+    words,
 )
 from fairseq_sparse.commands.models import (  # noqa: E402, F401
     add_max_tokens,
@@ -36,11 +37,6 @@ from fairseq_sparse.files import (  # noqa: E402, F401
     replacing,
     write_text,
 )
-
-
-def names(text: str) -> list[str]:
-    """Parse different names, separated by commas, for argparse."""
-    return list(dict.fromkeys(text.split(",")))
 
 
 def script_parser(description: str | None) -> argparse.ArgumentParser:

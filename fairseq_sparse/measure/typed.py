@@ -111,13 +111,18 @@ def typed_pairs(
                 f"{subwords[0]}, and lacks words that were typed: to split them, put the merges of "
                 f"subword-nmt beside it as {CODES[0]} (sentencepiece is not supported)"
             )
-    lengths = [[len(tokens) for tokens in side] for side in sides]
+    return data_of(task, *sides)
+
+
+def data_of(task: Any, sources: Sequence[Tensor], targets: Sequence[Tensor]) -> LanguagePairDataset:
+    """Return a data set of fairseq's of sentences, ``[length]`` with EOS; targets may be empty."""
+    lengths = [[len(tokens) for tokens in side] for side in (sources, targets)]
     return LanguagePairDataset(
-        sides[0],
+        sources,
         lengths[0],
         task.source_dictionary,
-        sides[1] if targets else None,
-        lengths[1] if targets else None,
+        targets or None,
+        lengths[1] or None,
         task.target_dictionary,
         left_pad_source=task.cfg.left_pad_source,
         left_pad_target=task.cfg.left_pad_target,

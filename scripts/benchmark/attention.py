@@ -49,7 +49,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmark import harness
 from benchmark.attention_core import LEARNED, STOCK, add_attend_figures, attend_jobs
 from benchmark.harness import Jobs, positive
-from command_line import names, numbers, script_parser
+from command_line import numbers, script_parser, words
 
 PARTS = ("attend", "module", "step", "decode")
 DEFAULT_KINDS = f"rela_g,rela_i,relu,sparsemax,entmax15,{LEARNED}"
@@ -62,7 +62,7 @@ def parse_arguments(arguments: list[str] | None) -> Namespace:
         parser.add_argument(flag, default=default, type=type, help=f"{help} (default: {default})")
 
     add("--parts", ",".join(PARTS), "what to measure", harness.one_of(*PARTS))
-    add("--kinds", DEFAULT_KINDS, f"values of --attention, or {LEARNED}", names)
+    add("--kinds", DEFAULT_KINDS, f"values of --attention, or {LEARNED}", words)
     add("--lengths", "25,1000,2000,4000", "sentence lengths, except in decode", numbers)
     add("--decode-lengths", "25", "source lengths in decode", numbers)
     add("--tokens", 2000, "in a batch, on each side")

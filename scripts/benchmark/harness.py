@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from command_line import names, one_line, output_file, positive
+from command_line import one_line, output_file, positive, words
 
 ROOT = Path(__file__).resolve().parents[2]
 # The beginning of the failure message of a missing package.
@@ -97,7 +97,7 @@ def one_of(*choices: str) -> Callable[[str], list[str]]:
     """Return a parser of comma-separated names among ``choices``, for argparse."""
 
     def parse(text: str) -> list[str]:
-        found = names(text)
+        found = words(text)
         unknown = [name for name in found if name not in choices]
         if unknown:
             raise argparse.ArgumentTypeError(

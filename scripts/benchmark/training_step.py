@@ -34,7 +34,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import harness, random_data
-from command_line import names, quiet, script_parser
+from command_line import quiet, script_parser, words
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes.plan import as_arguments
 from fairseq_sparse.recipes.recipe import Options, Recipe
@@ -79,7 +79,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--variants",
-        type=names,
+        type=words,
         default=DEFAULT_VARIANTS.split(","),
         metavar="NAME,...",
         help=f"what to compare (default: {DEFAULT_VARIANTS})",
@@ -234,11 +234,11 @@ def enlarge(task, size: int) -> None:
     Raises:
         ValueError: they are already larger.
     """
-    for words in (task.source_dictionary, task.target_dictionary):
-        if len(words) > size:
-            raise ValueError(f"--vocabulary {size}: DATA has {len(words)} entries already")
-        for number in range(size - len(words)):
-            words.add_symbol(f"madeupword{number}", n=0)
+    for dictionary in (task.source_dictionary, task.target_dictionary):
+        if len(dictionary) > size:
+            raise ValueError(f"--vocabulary {size}: DATA has {len(dictionary)} entries already")
+        for number in range(size - len(dictionary)):
+            dictionary.add_symbol(f"madeupword{number}", n=0)
 
 
 def read_batches(trainer, count: int) -> list[dict]:

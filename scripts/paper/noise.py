@@ -146,8 +146,9 @@ def measure(translator: Translator, samples: Iterable[dict[str, Any]]) -> dict[s
 
 def precisions(
     values: Mapping[int, float], high: bool, made: Mapping[str, set[int]]
-) -> list[float]:
-    """Return the average precision for each kind among the good pairs, and for all of them."""
+) -> tuple[list[float], list[float]]:
+    """Return the average precision for each kind among the good pairs, and for all of them; and
+    those of a random order."""
     from fairseq_sparse.measure.attention.null_ranking import evaluate
 
     ranking = sorted(values, key=lambda number: -values[number] if high else values[number])
@@ -157,14 +158,14 @@ def precisions(
         [number for number in ranking if number in bad or number not in every] for bad in parts
     )
     results = [evaluate(row, bad) for row, bad in zip(ranked, parts, strict=True)]
-    return [result["average_precision"] for result in results]
+    by_chance = [result["chance"]["average_precision"] for result in results]
+    return [result["average_precision"] for result in results], by_chance
 
 
 def run(options: Namespace) -> None:
-    from fairseq.data import LanguagePairDataset
-
     from fairseq_sparse.measure.model_loading import load_subset
     from fairseq_sparse.measure.translator import load_translator
+    from fairseq_sparse.measure.typed import data_of
 
     results, rows = [], []
     for path, name in zip(options.path, options.names, strict=True):
@@ -180,18 +181,16 @@ def run(options: Namespace) -> None:
         sources, targets = ([pair[i] for pair in own] for i in ("source", "target"))
         targets, made = corrupt(sources, targets, options.percent, options.seed)
         translator.check_lengths(sources, targets)
-        sizes = ([len(tokens) for tokens in side] for side in (sources, targets))
-        dictionaries = task.source_dictionary, task.target_dictionary
-        data = LanguagePairDataset(
-            *(sources, next(sizes), dictionaries[0], targets, next(sizes), dictionaries[1]),
-            left_pad_source=task.cfg.left_pad_source, shuffle=False,
-        )  # fmt: skip
+        data = data_of(task, sources, targets)
         samples = with_progress(list(batches(data, options.max_tokens)), name)
-        for measure_name, values in measure(translator, samples).items():
-            found = precisions(values, MEASURES[measure_name], made)
+        rankings = {}
+        for ranked_by, values in measure(translator, samples).items():
+            rankings[ranked_by], chance = precisions(values, MEASURES[ranked_by], made)
+        rankings["random order"] = chance  # the same for all
+        for ranked_by, found in rankings.items():
             numbers = dict(zip((*KINDS, "all"), found, strict=True))
-            results.append({"model": name, "ranked by": measure_name, **numbers})
-            rows.append((name, measure_name, *(f"{value:.3f}" for value in found)))
+            results.append({"model": name, "ranked by": ranked_by, **numbers})
+            rows.append((name, ranked_by, *(f"{value:.3f}" for value in found)))
     share = {kind: len(numbers) for kind, numbers in made.items()}
     content = {"subset": options.subset, "pairs": len(targets), "bad": share, "results": results}
     header = ("model", "ranked by", *KINDS, "all")

@@ -36,13 +36,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from command_line import (
     exit_status,
-    names,
     numbers,
     one_line,
     output_file,
     positive,
     quiet,
     script_parser,
+    words,
 )
 
 PRECISIONS = ("fp16", "fp16_efficient", "bf16", "amp_fp16", "amp_bf16")
@@ -70,11 +70,11 @@ WITHOUT_NORM = "relu"
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
     parser.add_argument("--arch", choices=tuple(SIZES), default="transformer_sparse")
-    parser.add_argument("--outputs", type=names, metavar="NAME,...", help="(default: all)")
-    parser.add_argument("--attention", type=names, metavar="NAME,...", help="(default: all)")
+    parser.add_argument("--outputs", type=words, metavar="NAME,...", help="(default: all)")
+    parser.add_argument("--attention", type=words, metavar="NAME,...", help="(default: all)")
     parser.add_argument(
         "--precisions",
-        type=names,
+        type=words,
         default=list(PRECISIONS),
         metavar="NAME,...",
         help=f"(default: {','.join(PRECISIONS)})",
