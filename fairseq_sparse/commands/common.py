@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,6 +45,17 @@ def whole(least: int, most: float = float("inf")) -> Callable[[str], int]:
 positive, not_negative = whole(1), whole(0)
 # Of NumPy's generators.
 seed = whole(0, 2**32 - 1)
+
+
+def finite(text: str) -> float:
+    """Parse a number that is neither infinite nor NaN, for argparse."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"must be finite, not {value}")
+    return value
+
+
+finite.__name__ = "number"
 
 
 def numbers(text: str) -> list[int]:

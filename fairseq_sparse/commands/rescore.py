@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from fairseq_sparse.commands.common import (
     check_outputs,
     command_parser,
+    finite,
     output_file,
     with_progress,
 )
@@ -38,9 +39,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--candidates", required=True, type=Path, metavar="FILE")
     parser.add_argument("--output", type=output_file, metavar="FILE", help="(default: print)")
-    parser.add_argument(
-        "--lenpen", type=float, default=1.0, metavar="X", help="as in fairseq-generate (default: 1)"
-    )
+    text = "as in fairseq-generate (default: 1)"
+    parser.add_argument("--lenpen", type=finite, default=1.0, metavar="X", help=text)
     text = "of the target language: moses (default) or space"
     parser.add_argument("--tokenizer", choices=("moses", "space"), default="moses", help=text)
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")

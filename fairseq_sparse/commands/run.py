@@ -162,6 +162,8 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         parser.error("--run-dir is for a single run: name one variant and one --seed")
     if options.finetune is not None and options.settings:
         parser.error("--finetune has settings of its own: leave out --settings")
+    if options.settings == "finetuning" and "finetune-from-model" not in dict(options.set):
+        parser.error("--settings finetuning is for a trained model: give --finetune RUN instead")
     if options.nnodes > 1:
         if several or options.print:
             parser.error("--nnodes: name one variant and one --seed, without --print")

@@ -88,6 +88,7 @@ def train(recipe: Recipe, launch: Launch) -> Stage:
     if launch.devices > 1 and recipe.config == "cpu":
         # The default wrapper of a distributed model assumes that it is on a GPU.
         argv += ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"]
+    model = flags.get("finetune-from-model")
     metric = ""
     if recipe.training.checkpoints == "best":
         metric = str(flags.get("best-checkpoint-metric", "loss"))
@@ -111,7 +112,7 @@ def train(recipe: Recipe, launch: Launch) -> Stage:
             "unit": recipe.training.unit,
             **as_settings(flags),
         },
-        inputs=binary_files(recipe, "train", "valid"),
+        inputs=(*binary_files(recipe, "train", "valid"), *([Path(model)] if model else [])),
         outputs=(run / "train.json",),
         commands=(Command(tuple(argv), comment=_ELSEWHERE if launch.devices > 1 else ""),),
         changed="refuse",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from pathlib import Path
 
@@ -59,6 +60,12 @@ def test_scores_are_those_of_fairseq_generate(
         assert scores == sorted(scores, reverse=True)
         own = {words: score for score, words in expected[number]}
         assert {words: score for score, words in rows} == pytest.approx(own, abs=1e-4)
+
+
+@pytest.mark.parametrize("lenpen", ["nan", "inf"])
+def test_the_length_penalty_is_finite(data: Path, checkpoint: Path, lenpen: str) -> None:
+    with pytest.raises(SystemExit):
+        call(data, checkpoint, Path(os.devnull), "--lenpen", lenpen)
 
 
 def test_what_the_model_rules_out_comes_last(

@@ -172,7 +172,9 @@ def test_several_seeds_are_several_runs(
     assert all((folder / "train.json").is_file() for folder in folders)
 
 
-def test_finetuning_begins_with_a_trained_model(finished: Path, raw: Path, tmp_path: Path) -> None:
+def test_finetuning_begins_with_a_trained_model(
+    finished: Path, raw: Path, tmp_path: Path, capfd
+) -> None:
     run_dir, data = tmp_path / "run", ("--data-dir", finished / "data")
     more = "--set warmup-init-lr=0 --set lr=1e-12 --stages train-average".split()
     begin = ("--finetune", finished / "run", "--run-dir", run_dir)
@@ -182,6 +184,16 @@ def test_finetuning_begins_with_a_trained_model(finished: Path, raw: Path, tmp_p
     base, found = (parameters(folder / "average.pt") for folder in (finished / "run", run_dir))
     for name, value in found.items():
         torch.testing.assert_close(value, base[name])
+    # a baseline that has been trained again is another one
+    copy = tmp_path / "base.pt"
+    shutil.copy(finished / "run" / "average.pt", copy)
+    begin = ("--finetune", copy, "--run-dir", tmp_path / "second")
+    assert call(tmp_path, raw, *data, *begin, *more, variant="entmax15") == 0
+    state = torch.load(copy, weights_only=False)
+    next(iter(state["model"].values())).mul_(2)
+    torch.save(state, copy)
+    assert call(tmp_path, raw, *data, *begin, *more, variant="entmax15") == 1
+    assert copy.name in capfd.readouterr().err
 
 
 def test_own_text_needs_no_entry(tmp_path: Path, monkeypatch, capfd) -> None:
@@ -260,6 +272,7 @@ quickstart softmax entmax15 --run-dir x | --run-dir
 quickstart softmax --seed 1,2 --run-dir x | --run-dir
 quickstart softmax --jobs 0 | --jobs
 quickstart softmax --finetune /dev/null --settings sue | --settings
+quickstart entmax15 --settings finetuning | --finetune
 --data x softmax | --source-lang
 quickstart softmax --nnodes 2 --master-addr a | --node-rank
 quickstart softmax --nnodes=2 --node-rank=1 | --master-addr
