@@ -141,13 +141,20 @@ def picture_file(text: str) -> Path:
     return path
 
 
+class _Once(argparse.Action):
+    """Store each of several words once."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        setattr(namespace, self.dest, list(dict.fromkeys(values)))
+
+
 def add_scoring(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """Add the references, and how sacreBLEU scores and compares translations."""
     add = parser.add_argument
     text = "raw text, one per line; several files are several references"
     add("--reference", nargs="+", type=Path, required=required, metavar="FILE", help=text)
     text = "(default: bleu chrf)"
-    add("--metrics", nargs="+", choices=METRICS, default=["bleu", "chrf"], help=text)
+    add("--metrics", nargs="+", action=_Once, choices=METRICS, default=["bleu", "chrf"], help=text)
     text = f"sacreBLEU's tokenizer for BLEU (default: {TOKENIZE}; none: the text is tokenised)"
     add("--tokenize", default=TOKENIZE, metavar="NAME", help=text)
     text = "number of draws of the paired bootstrap (default: 1000)"

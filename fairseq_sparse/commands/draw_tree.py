@@ -62,6 +62,8 @@ def run(options: argparse.Namespace) -> None:
     prepare_plots(options)
     trees = []
     for translator, subset, batches in sentence_batches(options):
+        # 1.5-ReLU gives weights; divided by their sum they are probabilities.
+        translator = translator.normalised()
         model = describe(translator, subset)
         found = [
             {

@@ -109,7 +109,12 @@ def plan(options: argparse.Namespace, checkpoint: Path, folder: Path) -> Plan:
     analyses = []
     for kind, flags in (("attention", ("--subwords", post_process)), ("support", ("--no-search",))):
         argv = ("fairseq-sparse", "analyze", kind, data, "--path", checkpoint, "--subset", subset)
-        analyses.append(Command((*argv, *device, *flags)))
+        # Beside its checkpoint, a table finds what was measured; elsewhere, this file.
+        part = "attention.json" if subset == "test" else f"attention-{subset}.json"
+        kept = kind == "attention" and folder != checkpoint.parent
+        analyses.append(
+            Command((*argv, *device, *flags, *(("--json", folder / part) if kept else ())))
+        )
     analyze = Stage(f"analyze-{subset}", folder, settings, inputs, (), tuple(analyses))
     stages = (decode, *([score] if references else []), analyze)
     return Plan(f"evaluation of {checkpoint.name} on {subset}", stages)

@@ -48,7 +48,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def run(options: argparse.Namespace) -> None:
     from fairseq_sparse.measure.text import minimum_bayes_risk, scores
-    from fairseq_sparse.measure.text.fairseq_output import read_parallel, read_samples
+    from fairseq_sparse.measure.text.fairseq_output import (
+        check_subwords,
+        read_parallel,
+        read_samples,
+    )
 
     samples = read_samples(options.samples)
 
@@ -56,6 +60,9 @@ def run(options: argparse.Namespace) -> None:
         return read_parallel(common.find_translations(path), len(samples), options.samples[0])
 
     references = list(map(read, options.reference or []))
+    if references:
+        drawn = [text for sentence in samples for text in sentence]
+        check_subwords(options.samples[0], drawn, references[0])
     systems = {"baseline": read(options.baseline)} if options.baseline else {}
     metrics = [scores.make_metric(name, options.tokenize) for name in options.metrics]
     if options.utility == "bleu":

@@ -75,9 +75,9 @@ def run(options: argparse.Namespace) -> None:
     from fairseq.data.data_utils import post_process
 
     from fairseq_sparse.commands.evaluate import find_post_process
-    from fairseq_sparse.measure.rescoring import check_split, rescore
+    from fairseq_sparse.measure.rescoring import rescore
     from fairseq_sparse.measure.translator import load_translator
-    from fairseq_sparse.measure.typed import text_encoder
+    from fairseq_sparse.measure.typed import check_split, text_encoder
 
     sources = lines_of(options.source)
     candidates = read_candidates(options.candidates, len(sources))

@@ -87,15 +87,18 @@ def write_new(folder: Path, key: dict[str, Any], files: dict[str, bytes]) -> Non
 
 
 def run(options: argparse.Namespace) -> None:
-    from fairseq_sparse.measure.text.fairseq_output import read_translations
+    from fairseq_sparse.measure.text.fairseq_output import check_subwords, read_translations
     from fairseq_sparse.sheets import annotation_sheets
 
     paths = find_systems(options.systems)
     paths[annotation_sheets.REFERENCE] = options.reference
+    texts = {name: read_translations(path) for name, path in paths.items()}
+    for name, path in paths.items():
+        check_subwords(path, texts[name], texts[annotation_sheets.REFERENCE])
     source = lines_of(options.source)
     sheets = annotation_sheets.draw_sheets(
         source,
-        {name: read_translations(path) for name, path in paths.items()},
+        texts,
         options.sentences,
         options.shared,
         options.seed,

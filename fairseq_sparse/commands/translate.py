@@ -59,7 +59,8 @@ def run(options: argparse.Namespace) -> None:
     from fairseq_sparse.measure.typed import typed_batch
 
     prepare_plots(options)
-    sentences = options.text or [line for line in sys.stdin.read().split("\n") if line.strip()]
+    typed = "" if options.text else sys.stdin.read().removeprefix("\ufeff")
+    sentences = options.text or [line for line in typed.split("\n") if line.strip()]
     if not sentences:
         raise AnalysisError("no sentence: give it in quotes, or on standard input")
     path = options.path or str(options.model / "model.pt")
@@ -96,10 +97,10 @@ def translation(translator: Translator, sample: dict[str, Any], options) -> str:
     rows = []
     for step in steps["steps"]:
         others = [row for row in step["alternatives"] if not row["given"]]
-        more = f", {step['left_out']:,} more" if step["left_out"] else ""
         texts = [f"{row['token']} {number_text(row['p'])}" for row in others]
+        texts += [f"{step['left_out']:,} more"] if step["left_out"] else []
         rows.append([step["token"], number_text(step["p"]), f"{step['nonzeros']:,}"])
-        rows[-1].append(", ".join(texts) + more)
+        rows[-1].append(", ".join(texts))
     header = ["token", "p", "possible", "others"]
     text = encoder.decode(dictionary.string(best))
     return f"{text}\n{proof(found, steps, translator)}\n\n{format_table(header, rows)}"
@@ -113,6 +114,8 @@ def proof(found: list[dict[str, Any]], steps: dict[str, Any], translator: Transl
 
     words = f"p = {number_text(exp(steps['log_p']))}; " if steps["log_p"] is not None else ""
     best = found[0]
+    if best.get("incomplete"):
+        return "no complete translation was found: this is the most probable beginning of one"
     if not translator.is_sparse:
         return f"{words}every other text has a probability above 0, too"
     if best.get("exact"):

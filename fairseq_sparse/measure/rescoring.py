@@ -5,14 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
-from fairseq.data import Dictionary
 from fairseq.data.data_utils import collate_tokens
 
-from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.measure.alignment.word_alignment import MARKED_PIECE
 from fairseq_sparse.measure.translator import Translator, score_targets
 
 
@@ -27,23 +23,6 @@ class Candidate:
 
     sentence: int
     tokens: str
-
-
-def check_split(path: Path, texts: Sequence[str], dictionary: Dictionary) -> None:
-    """Refuse whole words for a model of subwords, to which most of them would be unknown.
-
-    Raises:
-        AnalysisError: no text has a mark of subwords, the dictionary has them, and lacks a word.
-    """
-    marked = next(filter(MARKED_PIECE.fullmatch, dictionary.symbols), None)
-    if marked is None or any("@@" in text or "\u2581" in text for text in texts):
-        return
-    words = (word for text in texts for word in text.split())
-    if unknown := next((word for word in words if word not in dictionary), None):
-        raise AnalysisError(
-            f"{path} has whole words, such as {unknown}, the dictionary parts of them, such as "
-            f"{marked}: give text that is split (fairseq-generate without --post-process)"
-        )
 
 
 def rescore(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from argparse import Namespace
 from collections.abc import Sequence
 from functools import cache
@@ -14,6 +15,8 @@ from torch import Tensor
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.measure.alignment.word_alignment import MARKED_PIECE
 from fairseq_sparse.measure.translator import Translator
+
+logger = logging.getLogger(__name__)
 
 # The names of the merges beside dictionaries, if need be with the language behind them; fairseq's
 # from_pretrained knows the first.
@@ -40,11 +43,10 @@ class TextEncoder:
             Namespace(bpe="subword_nmt", bpe_codes=str(codes), bpe_separator="@@")
         )
 
-    def encode(self, text: str, dictionary: Dictionary) -> Tensor:
-        """Return the tokens of a text, EOS at the end."""
+    def encode(self, text: str) -> str:
+        """Return the tokens of a text, with spaces between them."""
         words = self.tokenizer.encode(" ".join(text.split()))
-        pieces = self.bpe.encode(words) if self.bpe else words
-        return dictionary.encode_line(pieces, add_if_not_exist=False).long()
+        return self.bpe.encode(words) if self.bpe else words
 
     def decode(self, pieces: str) -> str:
         """Return tokens, with spaces between them, as text."""
@@ -61,6 +63,36 @@ def find_codes(data: str | Path, language: str) -> Path | None:
     """Return the file of a language's BPE merges beside the dictionaries of a folder, or None."""
     paths = [Path(data, name + end) for end in (f".{language}", "") for name in CODES]
     return next(filter(Path.is_file, paths), None)
+
+
+def check_split(what: str | Path, texts: Sequence[str], dictionary: Dictionary) -> None:
+    """Refuse whole words for a model of subwords or characters, to which they would be unknown.
+
+    Args:
+        what: where the texts are from, for the message.
+        texts: tokens with spaces between them.
+
+    Raises:
+        AnalysisError: the dictionary has marked parts of words, and no text has, although a word is
+            unknown or, with sentencepiece, which marks all words; or the dictionary has nothing
+            but characters, and a text has a word.
+    """
+    known = [symbol for symbol in dictionary.symbols[dictionary.nspecial :] if symbol]
+    known = [symbol for symbol in known if not symbol.startswith("madeupword")]
+    words = [word for text in texts for word in text.split()]
+    piece = next(filter(MARKED_PIECE.fullmatch, known), "")
+    refused: str | None = None
+    if known and all(len(symbol) == 1 for symbol in known):
+        refused = next((word for word in words if len(word) > 1 and word not in dictionary), None)
+        piece = known[0]
+    elif piece and not any(map(MARKED_PIECE.fullmatch, words)):
+        every = piece.startswith("\u2581")
+        refused = next((word for word in words if every or word not in dictionary), None)
+    if refused is not None:
+        raise AnalysisError(
+            f"{what} has whole words, such as {refused}, and the dictionary parts of words, such "
+            f"as {piece}: give text that is split as the training text was"
+        )
 
 
 def typed_batch(
@@ -83,7 +115,7 @@ def typed_batch(
 def typed_pairs(
     task, sources: Sequence[str], targets: Sequence[str] = (), tokenizer: str = "moses"
 ) -> LanguagePairDataset:
-    """Return typed sentences as a data set of a translation task.
+    """Return typed sentences as a data set of a translation task; log the words it does not know.
 
     Args:
         task: with the dictionaries, and the languages in its configuration.
@@ -101,16 +133,21 @@ def typed_pairs(
     ):
         codes = find_codes(task.cfg.data, language)
         encoder = text_encoder(language, tokenizer, codes)
-        sides.append([encoder.encode(text, words) for text in texts])
-        if any(len(tokens) < 2 for tokens in sides[-1]):
+        pieces = [encoder.encode(text) for text in texts]
+        if not all(text.split() for text in pieces):
             raise AnalysisError("a sentence is empty")
-        subwords = [] if codes else list(filter(MARKED_PIECE.fullmatch, words.symbols))
-        if subwords and any(tokens.eq(words.unk()).any() for tokens in sides[-1]):
-            raise AnalysisError(
-                f"{task.cfg.data}: the dictionary of {language} has parts of words, such as "
-                f"{subwords[0]}, and lacks words that were typed: to split them, put the merges of "
-                f"subword-nmt beside it as {CODES[0]} (sentencepiece is not supported)"
-            )
+        if codes is None:
+            try:
+                check_split("the typed text", pieces, words)
+            except AnalysisError as error:
+                raise AnalysisError(
+                    f"{task.cfg.data}, {language}: {error}; merges of subword-nmt beside the "
+                    f"dictionary, as {CODES[0]}, split it (sentencepiece is not supported)"
+                ) from None
+        unknown = [word for text in pieces for word in text.split() if word not in words]
+        if unknown:
+            logger.warning("unknown to the models: %s", " ".join(dict.fromkeys(unknown)))
+        sides.append([words.encode_line(text, add_if_not_exist=False).long() for text in pieces])
     return data_of(task, *sides)
 
 

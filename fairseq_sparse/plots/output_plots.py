@@ -32,6 +32,8 @@ Colours = Mapping[str, str]
 _SIZE = (6.4, 3.4)  # inches
 _SHARE = "share of the steps (%)"
 _MEAN = "mean number of tokens with p > 0"
+# One for each of DASHES.
+_HATCHES = (None, "////", "....", "xxxx")
 # Sums of p this close to 1 differ from it by rounding only.
 _ROUNDING = 1e-3
 # Positions that a smaller share of the sentences reaches are too noisy to be drawn.
@@ -135,7 +137,7 @@ def draw_ranks(rows: Rows, colours: Colours) -> Optional[Figure]:
     parts = [f"{low + 1:,}–\n{high:,}" for low, high in zip(edges, edges[1:], strict=False)]
     bars = []
     for row, label, style in _styled(sparse, colours):
-        hatch = None if style["linestyle"] == DASHES[0] else "////"
+        hatch = _HATCHES[DASHES.index(style["linestyle"])]
         look = {"label": label, "color": style["color"], "hatch": hatch}
         bars.append((row["by_rank"]["nonzeros"], look))
     draw_bars(figure.axes[0], parts, bars)

@@ -69,6 +69,7 @@ def format_table(
     if style == "latex":
         return _latex(header, cells, caption, notes)
     # The header goes in as a row: tabulate would make its columns wider than necessary.
+    cells = [[cell.replace("|", r"\|") for cell in row] for row in cells]
     return tabulate([header, SEPARATING_LINE, *cells], tablefmt=_MARKDOWN, disable_numparse=True)
 
 

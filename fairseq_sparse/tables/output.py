@@ -50,11 +50,18 @@ def gold_table(rows: Sequence[dict[str, Any]]) -> Table:
     return header, lines
 
 
+def _parameter(row: dict[str, Any], value: Optional[float]) -> str:
+    """Format a limit; a temperature with all its digits, since it has been rounded up."""
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if row["sets"] == "temperature" else f"{value:.5g}"
+
+
 def calibration_table(rows: Sequence[dict[str, Any]]) -> Table:
     """Return the header and the rows for sets of equal coverage, as of ``calibrate``."""
     header = [*_MODEL, "wanted (%)", "sets", "parameter", "gold covered (%)", "tokens per set"]
     lines = [
-        [*_model(row), f"{100 * row['wanted']:g}", row["sets"], f"{row['parameter']:.5g}"]
+        [*_model(row), f"{100 * row['wanted']:g}", row["sets"], _parameter(row, row["parameter"])]
         + [_percent(row["covered"]), f"{row['size']:,.1f}"]
         for row in rows
     ]
@@ -67,7 +74,7 @@ def class_table(rows: Sequence[dict[str, Any]]) -> Table:
     header += ["temperature needed", "gold covered by the temperature above (%)"]
     lines = [
         [*_model(row), f"{100 * row['wanted']:g}", bucket_label(part["least"], part["most"])]
-        + [f"{part['tokens']:,}", _number(part["parameter"]), _percent(part["covered"])]
+        + [f"{part['tokens']:,}", _parameter(row, part["parameter"]), _percent(part["covered"])]
         for row in rows
         if row["sets"] == "temperature"
         for part in row["by_class"]

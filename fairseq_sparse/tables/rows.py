@@ -89,8 +89,12 @@ class Row:
         values = self.values(column)
         if COLUMNS[column].spread and len(values) > 1:
             text += f" ± {stdev(values):{COLUMNS[column].format}}"
-        if 0 < len(values) < len(self.summaries):
-            text += f" (n = {len(values)})"
+        count = len(values)
+        if rate := COLUMNS[column].rate:
+            places = (summary.get("attention", {}) for summary in self.summaries.values())
+            count = sum(any(rate in part for part in found.values()) for found in places)
+        if 0 < count < len(self.summaries):
+            text += f" (n = {count})"
         return text
 
 

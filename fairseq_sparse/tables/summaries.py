@@ -132,12 +132,18 @@ def _read_plain(run: Path, records: Records) -> Summary:
         "run": f"{run.resolve().parent.name}/{run.name}" if alone else run.resolve().name
     }
     readers = [lambda run: {"training": summarize_training(records)}] if records else []
-    for read in [*readers, *([] if alone else RESULTS)]:
+    # The other results in its folder can be those of another checkpoint.
+    for read in [*readers, *((read_statistics, read_attention) if alone else RESULTS)]:
         try:
             part = read(run)
             _check(part, run)
             summary |= part
-        except (AnalysisError, FileNotFoundError, ValueError):  # missing_parts names it
+        except (
+            AnalysisError,
+            FileNotFoundError,
+            NotADirectoryError,
+            ValueError,
+        ):  # missing_parts names it
             pass
     return summary
 
@@ -271,9 +277,10 @@ def read_statistics(run: Path, subset: str = "test") -> Summary:
 
 
 def _read_measured(run: Path, name: str, subset: str) -> Optional[dict[str, Any]]:
-    """Return a measurement of the first of ``MODELS`` in the folder of a run; None if it is not
-    there, damaged, or of an earlier checkpoint, so that it would be made again."""
-    model = next((path for path in (run / model for model in MODELS) if path.is_file()), None)
+    """Return a measurement of a checkpoint, or of the first of ``MODELS`` in a run's folder; None
+    if it is not there, damaged, or of an earlier checkpoint, so that it would be made again."""
+    models = [run] if run.is_file() else [run / name for name in MODELS]
+    model = next(filter(Path.is_file, models), None)
     try:
         kept = read_json(measurement_file(model or run / MODELS[0], name, subset))
         if model is None or kept["made_from"]["checkpoint"] == sha256_of(model):

@@ -89,6 +89,10 @@ def corrupt(
 
     order = derange(len(targets), seed, percent)
     bad = [number for number in range(len(targets)) if order[number] != number]
+    if len(bad) < len(KINDS):
+        raise AnalysisError(
+            f"--percent {percent:g}: too few pairs for {len(KINDS)} kinds of bad ones"
+        )
     made: dict[str, set[int]] = defaultdict(set)
     changed = list(targets)
     for position, number in enumerate(bad):
@@ -105,7 +109,11 @@ def corrupt(
 
 def batches(data: LanguagePairDataset, max_tokens: int) -> Iterator[dict[str, Any]]:
     """Yield batches of pairs of similar length."""
-    for chunk in data.batch_by_size(data.ordered_indices(), max_tokens=max_tokens):
+    try:
+        chunks = data.batch_by_size(data.ordered_indices(), max_tokens=max_tokens)
+    except AssertionError as error:  # a pair is longer
+        raise AnalysisError(f"--max-tokens {max_tokens}: {error}") from error
+    for chunk in chunks:
         yield data.collater([data[number] for number in chunk])
 
 

@@ -49,7 +49,16 @@ def test_a_single_checkpoint_has_its_results_in_a_folder_of_its_name(
     words += ["--reference", data.parent / "test.en"]
     assert cli.run("evaluate", [str(word) for word in words]) == 0
     bleu = json.loads((checkpoint.with_suffix("") / "bleu.json").read_text(encoding="utf-8"))
-    assert f"{bleu['bleu']:.2f}" in capfd.readouterr().out
+    printed = capfd.readouterr()
+    header, _, row = printed.out.splitlines()[:3]
+    cells = dict(zip(header.split(" | "), row.split(" | "), strict=True))
+    assert f"{bleu['bleu']:.2f}" in cells.values()
+    assert cells["zeros in attention (%)"].count("/") == 2
+    assert "analyze attention" not in printed.err
+    # a table of the checkpoint alone has what was measured beside it
+    assert cli.run("table results", [str(checkpoint)]) == 0
+    printed = capfd.readouterr()
+    assert "nonzeros" in printed.out and cells["zeros in attention (%)"] in printed.out
 
 
 @pytest.fixture

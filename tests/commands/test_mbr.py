@@ -150,6 +150,14 @@ def test_a_reference_of_other_sentences_is_refused(samples, tmp_path, capsys):
     assert not output.exists()
 
 
+def test_subwords_are_not_scored_as_words(samples, tmp_path, capsys):
+    split = [[text.replace(" ", "@@ ", 1) for text in sentence] for sentence in samples]
+    reference = tmp_path / "reference"
+    reference.write_text("".join(sentence[0] + "\n" for sentence in samples), encoding="utf-8")
+    words = [str(printed(tmp_path / "a", split)), "--output", str(tmp_path / "out")]
+    assert_refused(capsys, "@@", cli.run, "mbr", [*words, "--reference", str(reference)])
+
+
 def test_statistics_of_samples_and_of_text(tmp_path, capsys):
     printed(tmp_path / "a", [["a a b", "c"], ["d"]])
     (tmp_path / "human").write_text("a b c d\n")

@@ -318,6 +318,7 @@ def test_tree(data: Path, paths: list[Path], tmp_path: Path, capsys) -> None:
             assert not tree["complete"]
             total = sum(child["probability"] for child in tree["root"]["children"])
             assert 0.9 < total <= 1 + 1e-4  # all but the padding's
+        assert tree["mass"] <= 1 + 1e-4  # weights of 1.5-ReLU are divided by their sum
     names = {f"plot-{name}-test-{number}.png" for name in FLAGS for number in (0, 2)}
     assert {path.name for path in tmp_path.glob("*.png")} == names
     arguments = ["draw tree", data, "--path", paths[0], "--sentence", 999]

@@ -93,6 +93,11 @@ def test_files_for_annotators_do_not_name_the_systems(arguments, tmp_path: Path)
             assert b',"=' not in content and "„schön“".encode() in content
 
 
+def test_annotators_see_no_subwords(arguments, tmp_path: Path, capsys) -> None:
+    write_lines(tmp_path / "other.txt", "sch@@ ön")
+    assert_refused(capsys, "@@", cli.run, "sheets make", arguments)
+
+
 def test_nothing_is_overwritten(arguments, tmp_path: Path, capsys) -> None:
     assert cli.run("sheets make", arguments) == 0
     key = tmp_path / "sheets" / "key.json"

@@ -1,15 +1,13 @@
 """Scores of given candidates."""
 
 from itertools import permutations
-from pathlib import Path
 
 import pytest
-from fairseq.data import Dictionary
 
 import toy
 from automata import SparseLSTM
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.measure.rescoring import Candidate, check_split, rescore
+from fairseq_sparse.measure.rescoring import Candidate, rescore
 from fairseq_sparse.measure.translator import Translator
 from fairseq_sparse.measure.typed import typed_batch
 
@@ -46,18 +44,3 @@ def test_a_sentence_too_long_for_the_model_is_refused(source: int, target: int):
         score(source, target)
     with pytest.raises(AnalysisError, match="10 tokens"):
         typed_batch(translator, ["w0 " * source], ["w0 " * target], "space")
-
-
-@pytest.mark.parametrize("symbols", [("cup@@", "board", "a"), ("\u2581cup", "board", "\u2581a")])
-def test_whole_words_are_refused_for_a_model_of_subwords(symbols: tuple[str, ...]):
-    dictionary = Dictionary()
-    for symbol in symbols:
-        dictionary.add_symbol(symbol)
-    check_split(Path("split"), [" ".join(symbols), "cat"], dictionary)
-    check_split(Path("all known"), ["board"], dictionary)
-    with pytest.raises(AnalysisError, match="whole words"):
-        check_split(Path("whole"), ["board", "a cupboard"], dictionary)
-
-
-def test_a_model_of_words_takes_unknown_ones():
-    check_split(Path("words"), ["a cupboard"], Dictionary())

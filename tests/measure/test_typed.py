@@ -14,7 +14,7 @@ from subword_nmt.learn_bpe import learn_bpe
 
 import toy
 from fairseq_sparse.errors import AnalysisError
-from fairseq_sparse.measure.typed import TextEncoder, find_codes, typed_pairs
+from fairseq_sparse.measure.typed import TextEncoder, check_split, find_codes, typed_pairs
 
 SENTENCES = [
     'Ein Mann, der "Hallo" sagt & lacht.',
@@ -39,15 +39,13 @@ def test_text_is_split_as_by_the_recipes(tmp_path: Path) -> None:
     assert find_codes(tmp_path, "de") == codes
     encoder = TextEncoder("de", codes=codes)
     for sentence, pieces in zip(SENTENCES, expected, strict=True):
-        assert dictionary.string(encoder.encode(sentence, dictionary)) == pieces
+        assert encoder.encode(sentence) == pieces
         assert encoder.decode(pieces) == sentence
 
 
 def test_without_codes_words_stay_whole(tmp_path: Path) -> None:
-    dictionary = Dictionary()
-    dictionary.encode_line("a bc")
     encoder = TextEncoder("de", "space", find_codes(tmp_path, "de"))
-    assert dictionary.string(encoder.encode("  a   bc ", dictionary)) == "a bc"
+    assert encoder.encode("  a   bc ") == "a bc"
 
 
 def test_each_language_can_have_merges_of_its_own(tmp_path: Path) -> None:
@@ -59,11 +57,46 @@ def test_each_language_can_have_merges_of_its_own(tmp_path: Path) -> None:
     assert find_codes(binary, "de") != find_codes(binary, "en")
 
 
+def dictionary_of(*symbols: str) -> Dictionary:
+    dictionary = Dictionary()
+    for symbol in symbols:
+        dictionary.add_symbol(symbol)
+    dictionary.pad_to_multiple_(8)
+    return dictionary
+
+
+@pytest.mark.parametrize(
+    ("symbols", "split", "whole"),
+    [
+        (("cup@@", "board", "a"), ["cup@@ board", "board a", ""], ["cupboard", "a cupboard"]),
+        # sentencepiece marks every word, also one that is known without the mark
+        (("\u2581cup", "board", "\u2581a", "a"), ["\u2581cup board cat", ""], ["board", "a cat"]),
+        (tuple("abc"), ["a b d c", "\u00e9"], ["cab", "a cab"]),
+        (("cup", "a"), ["a cupboard"], []),
+    ],
+)
+def test_words_are_not_given_whole_to_a_model_of_their_parts(symbols, split, whole) -> None:
+    for text in split:
+        check_split("split", [text], dictionary_of(*symbols))
+    for text in whole:
+        with pytest.raises(AnalysisError):
+            check_split("whole", [text], dictionary_of(*symbols))
+
+
 @pytest.mark.parametrize("subword", ["Hun@@", "\u2581Hund"])
-def test_words_are_not_given_whole_to_a_model_of_subwords(tmp_path: Path, subword: str) -> None:
+def test_typed_words_are_not_given_whole_to_a_model_of_subwords(
+    tmp_path: Path, subword: str
+) -> None:
     task = toy.task(data=str(tmp_path), source_lang="de", target_lang="en")
-    assert len(typed_pairs(task, ["w0 Hund"])) == 1  # an unknown word
     task.source_dictionary.add_symbol(subword)
-    assert len(typed_pairs(task, ["w0 w1"])) == 1
     with pytest.raises(AnalysisError, match=subword):
         typed_pairs(task, ["w0 Hund"])
+
+
+def test_words_that_the_models_do_not_know_are_named(tmp_path: Path, caplog) -> None:
+    task = toy.task(data=str(tmp_path), source_lang="de", target_lang="en")
+    typed_pairs(task, ["w0 w1"])
+    assert not caplog.messages
+    assert len(typed_pairs(task, ["w0 Hund Hund"])) == 1
+    (message,) = caplog.messages
+    assert "Hund" in message and "w0" not in message

@@ -1,6 +1,12 @@
 """Tables of the output's statistics."""
 
-from fairseq_sparse.tables.output import certified_table, empty_table, training_table
+from fairseq_sparse.tables.output import (
+    calibration_table,
+    certified_table,
+    class_table,
+    empty_table,
+    training_table,
+)
 
 MODEL = {"name": "a", "output": "entmax15", "subset": "test"}
 
@@ -20,6 +26,15 @@ def test_the_share_of_single_hypotheses_is_that_of_the_widest_beam():
     header, (cells,) = certified_table([{**MODEL, "beams": shares}])
     assert header[3:] == ["exact, beam 10 (%)", "exact, beam 2 (%)", "one hypothesis only (%)"]
     assert cells[3:] == ["12.50", "25.00", "6.25"]
+
+
+def test_a_temperature_is_not_rounded_down():
+    row = {**MODEL, "wanted": 0.9, "sets": "temperature", "covered": 0.9, "size": 2.5}
+    for temperature in (1.0436, 5.0036, 11.0001):
+        part = {"least": 1, "most": 9, "tokens": 3, "parameter": temperature, "covered": 0.9}
+        row |= {"parameter": temperature, "by_class": [part]}
+        for table in (calibration_table, class_table):
+            assert f"{temperature}" in table([row])[1][0]
 
 
 def test_a_curve_is_shown_by_its_ends():

@@ -108,6 +108,11 @@ def test_a_mean_over_fewer_seeds_than_are_finished_says_of_how_many() -> None:
     assert row.cell("nonzeros", row) == "3.0 (n = 2)"
     del summaries[2]
     assert row.cell("nonzeros", row) == "3.0"
+    summaries[3]["attention"] = {"encoder": {"sparsity": 0.25}}
+    assert row.cell("sparsity", row) == "25.0 (n = 1)"
+    assert row.cell("null", row) == "-"
+    summaries[1]["attention"] = {"encoder": {"sparsity": 0.75}}
+    assert row.cell("sparsity", row) == "50.0"
 
 
 def test_means_and_deviations_are_those_of_numpy(recipes: list[list[Recipe]]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from fairseq.data import Dictionary
 from torch import Tensor
 
+from fairseq_sparse.generation.normalized_scores import refuse_nan
 from fairseq_sparse.measure.translator import Translator, forced_steps, with_references
 
 RAW_VALUES = "raw values of alpha_relu, which need not sum to 1"
@@ -52,6 +53,7 @@ def find_alternatives(
         steps: list[list[dict[str, Any]]] = [[] for _ in sources]
         log_p = [0.0] * len(sources)
         for part in forced_steps(translator.models, sample["net_input"], target, words.pad()):
+            refuse_nan(part.log_p)
             rows = zip(part.sentence.tolist(), part.log_p.cpu(), part.token.tolist(), strict=True)
             for row, step_log_p, token in rows:
                 steps[row].append(describe_step(step_log_p, token, words, top))

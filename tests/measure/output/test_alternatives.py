@@ -94,6 +94,14 @@ def test_sentences_are_described_as_they_are(flags):
     assert any(sentence["log_p"] is not None for sentence in sentences)
 
 
+def test_a_model_that_gives_nan_is_refused():
+    model = toy.model().eval()
+    model.decoder.output_projection.weight.data.fill_(torch.nan)
+    translator = Translator("toy", [], [model], toy.task())
+    with pytest.raises(ValueError, match="NaN"):
+        find_alternatives(translator, [toy.batch(toy.dictionary())], "test", top=3)
+
+
 def test_a_hypothesis_is_the_best_of_the_beam():
     follow = {(): {A: 0.4, B: 0.6}, (A,): {EOS: 1.0}, (B,): {EOS: 0.5, C: 0.1}, (B, C): {EOS: 1.0}}
     translator = translator_of(Script(follow, WORDS))

@@ -2,9 +2,11 @@
 
 import json
 
+import pytest
 import torch
 
 import frozen_checkpoints
+from bad_input import assert_refused
 from paper import noise
 
 EOS = 2
@@ -44,6 +46,14 @@ def test_a_perfect_ranking_has_precision_one():
     assert best == [1] * 5
     worst, same = noise.precisions(values, False, made)
     assert max(worst) < 0.2 and same == chance and max(worst[:-1]) < min(chance) < max(chance) < 1
+
+
+@pytest.mark.parametrize("flags", [("--percent", "30"), ("--max-tokens", "9", "--percent", "50")])
+def test_too_few_pairs_and_too_small_batches_are_refused(tmp_path, capsys, flags):
+    file = frozen_checkpoints.FOLDER / "set1-py311" / "alpha_relu_rela_g.pt.gz"
+    path = frozen_checkpoints.unpack(file, tmp_path)
+    words = [str(frozen_checkpoints.DATA), "--path", str(path), "--cpu", *flags]
+    assert_refused(capsys, flags[0], noise.main, words)
 
 
 def test_only_rectified_attention_has_null_rates(tmp_path):
