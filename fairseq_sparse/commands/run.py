@@ -13,6 +13,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
@@ -78,7 +79,7 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     text = "languages whose text is already split into tokens"
     add("--tokenized", type=words, default=[], metavar="LANG[,LANG]", help=text)
     add("--separate-bpe", action="store_true", help="the languages share no subwords")
-    add("--hold-out", type=positive, default=20, metavar="N", help="1 pair in N (default: 20)")
+    add("--hold-out", type=positive, metavar="N", help="1 pair in N (default: 20)")
     add = parser.add_argument_group("what is done").add_argument
     text = f"names or ranges (default: {'-'.join(STAGES[::5])}) of {', '.join(STAGES)}"
     add("--stages", type=stages, default=list(STAGES), metavar="LIST", help=text)
@@ -150,6 +151,11 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         if len(options.names) < 2:
             parser.error("name a data set and a variant (--list shows them), or give --data")
         options.dataset, *options.names = options.names
+        own = ("source_lang", "target_lang", "tokenized", "separate_bpe", "hold_out")
+        for name in filter(partial(getattr, options), own):
+            parser.error(f"--{name.replace('_', '-')} is for text of your own, --data")
+    elif options.raw_dir is not None:
+        parser.error("--raw-dir: with --data, that is the folder of the raw files")
     elif not options.source_lang:
         parser.error("--data needs --source-lang, the ending of its files")
     else:
@@ -179,7 +185,7 @@ def recipes_of(options: argparse.Namespace) -> list[Recipe]:
     entry = None
     if options.data is not None:
         languages = options.source_lang, options.target_lang or ""
-        kinds = options.tokenized, options.separate_bpe, options.hold_out
+        kinds = options.tokenized, options.separate_bpe, options.hold_out or 20
         entry = own_data(options.data, *languages, *kinds)
     more: dict[str, Any] = {}
     if options.finetune is not None:
@@ -238,12 +244,12 @@ def wanted_stages(options: argparse.Namespace, made: Plan) -> list[str]:
 
 
 def check_data(made: Plan) -> None:
-    """Check that the model was trained on the data that are there."""
+    """Check that the model was trained as planned, on the data that are there."""
     data, train = made.stages[:2]
-    changes = [line for line in records.check(train).differences if line.startswith("input ")]
-    if changes:
+    if changes := records.check(train).differences:
         raise RecipeError(
-            f"{train.folder} was not trained on the data in {data.folder}: {'; '.join(changes)}"
+            f"{train.folder} was not trained like this on the data in {data.folder} (give the "
+            f"options that it was trained with): {'; '.join(changes)}"
         )
 
 

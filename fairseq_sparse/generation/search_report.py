@@ -37,7 +37,7 @@ class SearchReport:
     def __init__(self, path: Optional[str] = None, continues_prompts: bool = False):
         self.path = path
         self.continues_prompts = continues_prompts
-        self._begun = False
+        self.begin_anew()
         self.reset()
         if path is not None:
             with self._naming_the_file():
@@ -53,6 +53,10 @@ class SearchReport:
             yield
         except OSError as error:
             raise ValueError(f"--search-report {self.path}: {error.strerror}") from error
+
+    def begin_anew(self) -> None:
+        """Let the next sentences replace those in the file."""
+        self._begun = False
 
     def reset(self) -> None:
         """Reset all counts."""

@@ -178,7 +178,13 @@ def _check_masks(
             f"masked must be boolean, [{batch}, {scores[1]}], got {masked.dtype} "
             f"{list(masked.shape)}"
         )
-    if not (bias is None or bias.shape == scores or (bias.dim() == 4 and not causal)):
-        raise ValueError(f"bias must be {list(scores)}, got {list(bias.shape)}")
-    if not (bias is None or bias.is_floating_point()):
+    if bias is None:
+        return
+    whole = (*query.shape[:2], *scores)
+    pairs = zip(bias.shape, whole, strict=False)
+    broadcasts = bias.dim() == 4 and all(size in (1, full) for size, full in pairs)
+    if bias.shape != scores and (causal or not broadcasts):
+        expected = f"{list(scores)}" if causal else f"{list(scores)} or broadcast to {list(whole)}"
+        raise ValueError(f"bias must be {expected}, got {list(bias.shape)}")
+    if not bias.is_floating_point():
         raise ValueError(f"bias is added to the scores: it must be floating, got {bias.dtype}")

@@ -64,6 +64,8 @@ def entmax_loss(
 
     Raises:
         ValueError: an argument is out of range or the shapes do not fit.
+        TypeError: the logits (or features) are not floating point, or alpha or tau is no number.
+        IndexError, RuntimeError: on a CPU, a target is neither a class nor ``ignore_index``.
     """
     loss = _Loss(alpha, None, label_smoothing, ignore_index, reduction, algorithm, topk)
     return _loss_of_logits(z, target, loss)
@@ -213,6 +215,11 @@ def _loss_of_features(
     features: Tensor, weight: Tensor, bias: Optional[Tensor], target: Tensor, loss: _Loss
 ) -> Tensor:
     """Compute the loss of the logits ``F.linear(features, weight, bias)``."""
+    check_logits(features)
+    fits = weight.dim() == 2 and features.shape[-1:] == weight.shape[1:]
+    if not fits or not (bias is None or bias.shape == weight.shape[:1]):
+        shapes = [list(x.shape) for x in (features, weight, bias) if x is not None]
+        raise ValueError(f"features [..., d], weight [V, d] and bias [V] do not fit: {shapes}")
     if loss.alpha == 1 or loss.reduction == "none":
         return _loss_of_logits(F.linear(features, weight, bias), target, loss)
     arguments = loss.checked((*features.shape[:-1], weight.size(0)), features, target)

@@ -13,9 +13,9 @@ a threshold that is a constant of the model. Each coordinate is mapped by itself
 maximum, no sort and no normaliser, and the result is not a distribution, though training with its
 loss brings the sum near 1 (self-normalisation).
 
-All functions here keep the dtype of the logits, compute in fp32 or better, and give exact zeros
-outside the support; NaN stays NaN. The functions that normalise give a row of zeros where every
-logit is -inf, and a row of NaN where a logit is NaN or +inf.
+Probabilities have the dtype of the logits, are computed in fp32 or better, and are exactly 0
+outside the support; logarithms and thresholds are fp32 or better. NaN stays NaN. The functions that
+normalise give a row of zeros where every logit is -inf, and of NaN where one is NaN or +inf.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ def entmax(
         TypeError: ``z`` is not floating point, or ``alpha`` is neither a number nor a tensor.
     """
     if not torch.is_tensor(alpha) and alpha == 1:
+        check_algorithm(algorithm, 1.0, topk)
         return softmax(z, dim)
     return _entmax(z, alpha, dim, algorithm, topk, log=False)
 
@@ -114,6 +115,8 @@ def log_entmax(z: Tensor, alpha: float, algorithm: str = "newton", topk: int = T
         Log-probabilities in the shape of ``z``, fp32 or better.
     """
     if not torch.is_tensor(alpha) and alpha == 1:
+        check_logits(z)
+        check_algorithm(algorithm, 1.0, topk)
         return F.log_softmax(at_least_fp32(z), dim=-1)
     return _entmax(z, alpha, -1, algorithm, topk, log=True)
 

@@ -98,7 +98,7 @@ def _attention_flags(attention: str, options: Options) -> Flags:
         flags["attention"] = _ENTMAX.get(alpha, "entmax")
     if "entmax" in flags.values():
         flags["attention-alpha"] = alpha
-    elif len(flags) > 1 or flags["attention"] != _ENTMAX.get(alpha):
+    elif flags != {"attention": _ENTMAX.get(alpha)}:
         raise RecipeError(f"--attention-alpha {alpha:g}: only --attention entmax takes any alpha")
     return flags
 

@@ -14,8 +14,10 @@ USER_DIR = Path(fairseq_sparse.__file__).resolve().parent
 Argument = Union[str, Path]
 # An argument that stands for the number of cores: a variable in a script.
 CORES = "$CORES"
-# Flags of fairseq that change nothing of the result.
+# Flags of fairseq that change nothing of the result; the model that training begins with is an
+# input, wherever it is.
 _NO_RESULT = {"log-interval", "num-workers", "tensorboard-logdir", "no-progress-bar"}
+_NO_RESULT |= {"keep-last-epochs", "keep-interval-updates", "finetune-from-model"}
 
 
 @dataclass(frozen=True)

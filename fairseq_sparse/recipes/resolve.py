@@ -90,7 +90,7 @@ def resolve(dataset: str, variant: str, options: Options, entry: Optional[Entry]
         corpus=corpus,
         model=models.model(flags),
         training=trained,
-        decoding=_decoding(decoding, generate, trained, corpus, options.seed),
+        decoding=_decoding(decoding, generate, trained, corpus, task, options.seed),
         data_dir=data_dir.absolute(),
         run_dir=run_dir.absolute(),
         raw_dir=Path(raw_dir).absolute() if raw_dir else None,
@@ -182,13 +182,18 @@ def _training(section: Entry, flags: Flags, options: Options) -> Training:
 
 
 def _decoding(
-    section: Entry, overrides: Flags, training: Training, corpus: Corpus, seed: int
+    section: Entry, overrides: Flags, training: Training, corpus: Corpus, task: Flags, seed: int
 ) -> Decoding:
     flags = {**section["flags"], **overrides}
     own = {"max_tokens": training.device_batch, **section}
     if corpus.kind == "text":
         flags = {"seed": seed, **flags}
-        own["evaluate"] = {"max-tokens": own["max_tokens"], **section["evaluate"]}
+        evaluate = {"max-tokens": own["max_tokens"], **section["evaluate"]}
+        # The context is part of a block.
+        block = int(task["tokens-per-sample"])
+        if block <= evaluate["context-window"]:
+            evaluate["context-window"] = block // 2
+        own["evaluate"] = evaluate
         own["prompts"] = tuple(section["prompts"])
     return Decoding(**(own | {"flags": _given(flags)}))
 

@@ -121,6 +121,13 @@ def follow_up(
         lists["prepared"] = [str(recipes[0].prepared)]
         lists["source"] = [str(text / f"test.{recipes[0].corpus.source}")]
         lists["reference"] = [str(text / f"test.{recipes[0].corpus.target}")]
+    inputs = [recipe.run_dir / "average.pt" for recipe in recipes]
+    words = " ".join(table.follow_up)
+    if "{systems}" in words:
+        inputs += [recipe.run_dir / "hyp.detok.txt" for recipe in recipes]
+    if "{logs}" in words:
+        inputs += [recipe.run_dir / "logs" / "train.log" for recipe in recipes]
+    inputs += [path for path in (gold, tags) if path is not None and path.is_file()]
     commands: list[Command] = []
     made: list[Path] = []
     for line in table.follow_up:
@@ -141,7 +148,7 @@ def follow_up(
         name="follow-up",
         folder=stem,
         settings={"commands": [list(map(str, command.argv[1:])) for command in commands]},
-        inputs=tuple(recipe.run_dir / "average.pt" for recipe in recipes),
+        inputs=tuple(inputs),
         outputs=tuple(made),
         commands=tuple(commands),
     )

@@ -66,6 +66,32 @@ def train_flags(recipe: Recipe) -> Flags:
     return flags
 
 
+def _check_lengths(recipe: Recipe, flags: Flags) -> None:
+    """Refuse sentences for validation and testing that the model cannot take; fairseq would fail
+    there when training is over.
+
+    Raises:
+        RecipeError: there is one.
+    """
+    from fairseq.data.data_utils import load_indexed_dataset
+
+    if recipe.corpus.kind == "text" or flags.get("skip-invalid-size-inputs-valid-test"):
+        return
+    sides = zip(("source", "target"), recipe.corpus.sides, strict=True)
+    limits = {side: int(flags.get(f"max-{name}-positions", 1024)) for name, side in sides}
+    subsets = ["valid", "test", *(["test1"] if recipe.corpus.long_test else [])]
+    for subset in subsets:
+        for side, limit in limits.items():
+            path = recipe.binary / f"{subset}.{'-'.join(limits)}.{side}"
+            sentences = load_indexed_dataset(str(path), None, "mmap")
+            for number, size in enumerate(sentences.sizes if sentences else (), start=1):
+                if size > limit:
+                    raise RecipeError(
+                        f"sentence {number} of the set {subset} ({side}) has {size} tokens, EOS "
+                        f"included, more than the {limit} of the model: leave it out"
+                    )
+
+
 def _batch(recipe: Recipe, devices: int) -> list[str]:
     """Return the flags that fill each device, and accumulate to the same batch for any number."""
     training = recipe.training
@@ -94,6 +120,7 @@ def train(recipe: Recipe, launch: Launch) -> Stage:
         metric = str(flags.get("best-checkpoint-metric", "loss"))
 
     def before() -> None:
+        _check_lengths(recipe, flags)
         begin(recipe, run / "summary.json")()
         if (checkpoints / "checkpoint_last.pt").exists():
             from fairseq_sparse.commands import recover

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,8 +25,8 @@ from fairseq_sparse.tables.summaries import read_summary
 if TYPE_CHECKING:
     from fairseq_sparse.recipes.recipe import Recipe
 
-# Fields of run.json that all seeds of a row have in common.
-_SHARED = ("dataset", "settings", "task", "corpus", "model", "training", "decoding")
+# Fields of run.json that say how a model was trained and decoded.
+_SHARED = ("task", "corpus", "training", "decoding")
 
 
 @dataclass
@@ -123,12 +124,11 @@ def read_row(recipes: Sequence[Recipe], ensemble: Optional[Path] = None) -> Row:
         ensemble: the folder where all of these seeds have decoded together, if they have.
 
     Raises:
-        AnalysisError: a run is of another data set, model, settings or seed than planned, or two
-            seeds were trained with different settings.
+        AnalysisError: a run is of another data set, model, settings or seed than planned, or was
+            trained or decoded otherwise.
     """
     first = recipes[0]
     row = Row(first.label or first.variant, asdict(first.model), first.settings)
-    known: dict[str, Any] = {}
     for recipe in recipes:
         row.runs[recipe.seed] = recipe.run_dir
         summary = read_summary(recipe.run_dir)
@@ -143,12 +143,12 @@ def read_row(recipes: Sequence[Recipe], ensemble: Optional[Path] = None) -> Row:
                 )
         if identity(found["model"]) != identity(row.model):
             raise AnalysisError(f"{recipe.run_dir} has a run of another model: move it away")
+        planned = json.loads(json.dumps(recipe.as_json()))
         for name in _SHARED:
-            if known.setdefault(name, found[name]) != found[name]:
-                other = row.runs[next(iter(row.summaries))]
+            if found[name] != planned[name]:
                 raise AnalysisError(
-                    f"{other} and {recipe.run_dir} differ in {name} (see their run.json): move one "
-                    "of them away"
+                    f"{recipe.run_dir} has a run of another {name} than planned (see its run.json, "
+                    "and run --dry-run): move it away"
                 )
         row.summaries[recipe.seed] = summary
     together = read_summary(ensemble) if ensemble else None

@@ -78,6 +78,8 @@ class LanguageModelingSparseTask(SparseDecodingMixin, SparseTrainingMixin, Langu
         """
         if getattr(args, "print_alignment", None):
             raise ValueError("--print-alignment: a language model has no source; leave it out")
+        if getattr(args, "constraints", None):
+            raise ValueError("--constraints: not for language models; leave it out")
         return super().build_generator(with_distributions(models), args, *rest, **kwargs)
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):

@@ -3,7 +3,7 @@
 import logging
 import math
 import weakref
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -154,6 +154,13 @@ class SparseDecodingMixin:
         found = {name: getattr(self._settings, name, x) for name, x in defaults.items()}
         return SparseDecodingConfig(**found)
 
+    def _decoding_of(self, args) -> SparseDecodingConfig:
+        """Return the settings of the mixin for a generator; those in its *args* win, where fairseq
+        puts what ``--eval-bleu-args`` and calls from Python ask for."""
+        names = (each.name for each in fields(SparseDecodingConfig) if each.name != "_name")
+        given = {name: getattr(args, name, None) for name in names}
+        return replace(self.decoding, **{k: v for k, v in given.items() if v is not None})
+
     def build_generator(
         self,
         models,
@@ -167,7 +174,7 @@ class SparseDecodingMixin:
         Raises:
             ValueError: flags contradict each other, or a file cannot be written.
         """
-        decoding = self.decoding
+        decoding = self._decoding_of(args)
         _check_search(decoding, args)
         align = getattr(args, "print_alignment", False)
         if getattr(args, "score_reference", False):
@@ -175,6 +182,7 @@ class SparseDecodingMixin:
             eos = super().build_generator(models, args).eos  # a language token in some tasks
             return SparseSequenceScorer(self.target_dictionary, compute_alignment=align, eos=eos)
         extra = _without_zero_weight_lm(extra_gen_cls_kwargs or {})
+        self._check_words_of(extra.get("lm_model"))
         if decoding.score_normalization == "sum":
             models, extra = _with_log_probs(models, extra)
         if decoding.exact_search:
@@ -192,6 +200,7 @@ class SparseDecodingMixin:
         generator = super().build_generator(models, args, **kwargs)
         search = getattr(generator, "search", None)
         if isinstance(search, Sampling):
+            search.sampling_topk = min(search.sampling_topk, len(self.target_dictionary))
             generator.search = _with_thresholds(search, self.target_dictionary, decoding)
         if seq_gen_cls is not None:
             return generator
@@ -209,6 +218,15 @@ class SparseDecodingMixin:
             options["print_alignment"] = align
             return SparseSequenceGeneratorWithAlignment.from_generator(generator, **options)
         return SparseSequenceGenerator.from_generator(generator, **options) if ours else generator
+
+    def _check_words_of(self, language_model: Any) -> None:
+        """Refuse the model of ``--lm-path`` if its tokens are not those of the translations."""
+        words = getattr(getattr(language_model, "decoder", None), "dictionary", None)
+        if words is not None and words != self.target_dictionary:
+            raise ValueError(
+                "--lm-path: dict.txt, of the language model, is not the target dictionary; "
+                "binarise its text with fairseq-preprocess --only-source --srcdict dict.TARGET.txt"
+            )
 
     def get_batch_iterator(self, dataset, *args, **kwargs):
         """Return the batches of a data set. Outside training, no sentence is left out.

@@ -12,6 +12,7 @@ from fairseq.logging.meters import AverageMeter
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import EVAL_BLEU_ORDER, TranslationConfig, TranslationTask
 
+from fairseq_sparse.generation.exact_search import ExactSequenceGenerator
 from fairseq_sparse.generation.sparse_sequence_generator import SparseSequenceGenerator
 from fairseq_sparse.tasks.sparse_decoding import SparseDecodingConfig, SparseDecodingMixin
 from fairseq_sparse.tasks.sparse_training import SparseTrainingMixin
@@ -45,13 +46,19 @@ class TranslationSparseTask(SparseDecodingMixin, SparseTrainingMixin, Translatio
             raise ValueError("--best-checkpoint-metric bleu: give --eval-bleu as well")
         return model
 
+    def begin_valid_epoch(self, epoch, model) -> None:
+        """Let a search report have the translations of the last validation alone."""
+        super().begin_valid_epoch(epoch, model)
+        self.report.begin_anew()
+
     def valid_step(self, sample, model, criterion, ema_model=None):
         """Same as in fairseq; ``--eval-bleu`` decodes with the model that is validated."""
         if ema_model is not None:
             self._decode_with(ema_model)
         self.report.reset()
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion, ema_model)
-        if isinstance(getattr(self, "sequence_generator", None), SparseSequenceGenerator):
+        ours = (SparseSequenceGenerator, ExactSequenceGenerator)
+        if isinstance(getattr(self, "sequence_generator", None), ours):
             logging_output["_incomplete"] = self.report.incomplete
         self.report.reset()
         return loss, sample_size, logging_output

@@ -219,6 +219,42 @@ def test_own_text_needs_no_entry(tmp_path: Path, monkeypatch, capfd) -> None:
     assert "input train.ja has changed" in capfd.readouterr().err
 
 
+def own_text(folder: Path, **more: str) -> None:
+    """Write 60 pairs for training, and 5 for testing, after which ``more`` is one of each side."""
+    folder.mkdir()
+    for split, count in (("train", 60), ("test", 5)):
+        for language, words in (("de", "er mag den Hund"), ("en", "he likes the dog")):
+            lines = [" ".join(words.split()[i % 3 :]) + "\n" for i in range(count)]
+            lines += [more[language] + "\n"] if more and split == "test" else []
+            (folder / f"{split}.{language}").write_text("".join(lines), "utf-8")
+
+
+def test_a_sentence_too_long_is_refused_before_training(tmp_path: Path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+    own_text(tmp_path / "mine", de=1100 * "Hund ", en="dog")
+    words = "--data mine --source-lang de --target-lang en softmax --cpu".split()
+    words += ["--stages", "prepare-train", "--bpe-merges", "30"]
+    assert cli.run("run", words) == 1
+    assert "sentence 6" in capfd.readouterr().err
+    assert not (tmp_path / "runs" / "mine" / "softmax-cpu" / "checkpoints").exists()
+
+
+def test_another_model_does_not_take_the_name_of_a_trained_one(
+    finished: Path, raw: Path, tmp_path: Path, capfd
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished / "run", run)
+    before = (run / "run.json").read_text()
+    more = ("--data-dir", finished / "data", "--run-dir", run, "--stages", "generate-analyze")
+    for change in (("--seed", "7"), ("--set", "lr=0.5")):
+        assert call(tmp_path, raw, *more, *change) == 1
+        assert "trained" in capfd.readouterr().err
+    assert call(tmp_path, raw, *more, variant="entmax15+rela_g") == 1
+    assert (run / "run.json").read_text() == before
+    # what keeps checkpoints, and where the text is decoded, changes no training
+    assert call(tmp_path, raw, *more, "--set", "generate.beam=2") == 0
+
+
 @pytest.mark.slow
 def test_a_killed_training_goes_on_where_it_was(
     finished: Path, raw: Path, tmp_path: Path, capfd
@@ -255,6 +291,7 @@ no_such_data softmax | 'no_such_data'
 quickstart ../softmax | '../softmax'
 quickstart softmax --average 10 | --average
 quickstart softmax --finetune nowhere | nowhere
+quickstart entmax --attention-cross sparsemax --attention-alpha 1.5 | --attention-alpha
 quickstart softmax --cpu --stages train --data-dir a:b | a:b
 quickstart softmax --cpu --stages train --data-dir a,b | a,b
 """
@@ -273,6 +310,9 @@ quickstart softmax --seed 1,2 --run-dir x | --run-dir
 quickstart softmax --jobs 0 | --jobs
 quickstart softmax --finetune /dev/null --settings sue | --settings
 quickstart entmax15 --settings finetuning | --finetune
+quickstart softmax --tokenized de | --tokenized
+quickstart softmax --hold-out 7 | --hold-out
+--data x --source-lang de softmax --raw-dir y | --raw-dir
 --data x softmax | --source-lang
 quickstart softmax --nnodes 2 --master-addr a | --node-rank
 quickstart softmax --nnodes=2 --node-rank=1 | --master-addr

@@ -1,4 +1,5 @@
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from fairseq_sparse.ops import (
     entmax15,
     entmax_loss,
     entmax_threshold,
+    linear_alpha_relu_loss,
+    linear_entmax_loss,
 )
 from op_cases import DTYPES, LOSSES, TAU, batch
 from references import assert_close_to_naive, error_of_naive, smoothed_target
@@ -287,6 +290,20 @@ def test_bad_arguments_of_one_loss():
     for tau in (torch.zeros(3), torch.zeros(3, 1), torch.zeros(12), torch.zeros(0)):
         with pytest.raises(ValueError, match="tau must have one element, got shape"):
             alpha_relu_loss(z, target, tau)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((3, 4), (7, 5), None), ((3, 4), (7, 4), (6,)), ((3, 4), (4,), None)], ids=str
+)
+def test_features_and_weights_must_fit(shapes):
+    features, weight, bias = (None if shape is None else torch.zeros(shape) for shape in shapes)
+    for loss in (linear_entmax_loss, partial(linear_alpha_relu_loss, tau=0.1)):
+        for reduction in ("none", "mean"):
+            with pytest.raises(ValueError, match="do not fit"):
+                loss(features, weight, bias, torch.zeros(3, dtype=torch.int64), reduction=reduction)
+    with pytest.raises(TypeError, match="floating point"):
+        target = torch.zeros(3, dtype=torch.int64)
+        linear_entmax_loss(target.view(3, 1), torch.zeros(7, 1), None, target)
 
 
 def test_the_naive_loss_is_not_exact_in_fp32():

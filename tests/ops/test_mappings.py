@@ -9,6 +9,7 @@ from fairseq_sparse.ops import (
     entmax15,
     entmax_loss,
     entmax_threshold,
+    log_entmax,
     softmax,
     sparsemax,
 )
@@ -300,6 +301,7 @@ def test_what_is_no_number_is_refused_by_name():
         *(softmax, entmax15, sparsemax, entmax_threshold),
         lambda x: alpha_relu(x, 0.1),
         lambda x: entmax(x, 1),
+        lambda x: log_entmax(x, 1),
         lambda x: entmax_loss(x, target, alpha=1.0),
         lambda x: entmax_loss(x, target, alpha=1.5),
         lambda x: alpha_relu_loss(x, target, 0.1),
@@ -335,6 +337,9 @@ def test_bad_arguments():
             mapping(z, algorithm="partial", topk=0)
         with pytest.raises(ValueError, match="newton, sort, partial, bisect"):
             mapping(z, algorithm="quick")
+    for mapping in (entmax, log_entmax):
+        with pytest.raises(ValueError, match="quick"):
+            mapping(z, 1, algorithm="quick")
     for alpha in (1.3, torch.tensor(1.5)):
         with pytest.raises(ValueError, match="1.5 or 2"):
             entmax(z, alpha, algorithm="sort")

@@ -112,7 +112,7 @@ CHANGES: dict[str, tuple[Callable[[Recipe], Recipe], set[str]]] = {
         lambda x: with_corpus(x, files=(replace(x.corpus.files[0], checksum="1" * 64),)),
         {"prepare"},
     ),
-    "average": (lambda x: with_training(x, average=1), {"train", "average"}),
+    "average": (lambda x: with_training(x, average=1), {"average"}),
     "exponential average": (lambda x: with_training(x, exponential=True), {"average"}),
     "beam": (lambda x: replace(x, decoding=Decoding({"beam": 4, "max-len-b": 20})), {"generate"}),
     "score": (

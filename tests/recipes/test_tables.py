@@ -177,7 +177,9 @@ def test_placeholders_stand_for_the_runs_and_the_choices(tmp_path: Path) -> None
         *(f"entmax15={one}", f"alpha_relu, τ = 0.5={two}"),
         *("--source", f"{data}/text/test.de", "--reference", f"{data}/text/test.en"),
     ]
-    assert [str(path) for path in stage.inputs] == models
+    # what the commands read
+    systems = [f"{one}/hyp.detok.txt", f"{two}/hyp.detok.txt"]
+    assert [str(path) for path in stage.inputs] == [*models, *systems]
     # A file belongs to the first command that names it; what is printed is kept as well.
     made = ["my stem.txt", "my stem.html", "my stem-2.txt", "my stem-3.txt", "my stem-4.txt"]
     assert [path.name for path in stage.outputs] == made

@@ -325,6 +325,23 @@ def test_the_hub_interface_samples_and_scores(transform, text, checkpoints):
     torch.testing.assert_close(scored["positional_scores"], expected, rtol=1e-4, atol=1e-5)
 
 
+def test_python_can_ask_for_each_kind_of_sampling(text, checkpoints):
+    path, _ = checkpoints["entmax15"]
+    hub = TransformerLMSparseModel.from_pretrained(str(path.parent), path.name, str(text))
+
+    def sample(seed, **options):
+        torch.manual_seed(seed)
+        return hub.sample(["W1 W3"], beam=1, sampling=True, max_len_b=8, **options)[0]
+
+    assert len({sample(seed) for seed in range(5)}) > 1
+    assert len({sample(seed, sampling_topk=10_000) for seed in range(5)}) > 1
+    (greedy,) = hub.translate(["W1 W3"], beam=1, max_len_b=8)
+    for name in ("sampling_minp", "sampling_epsilon"):
+        assert {sample(seed, **{name: 1.0}) for seed in range(5)} == {greedy}
+        with pytest.raises(ValueError, match=name.replace("_", "-")):
+            sample(1, **{name: 7.0})
+
+
 def test_an_ensemble_is_refused_by_eval_lm():
     """Its scorer averages probabilities, for which no measures are computed."""
     model = toy.language_model(output_transform="entmax15").eval()

@@ -128,6 +128,22 @@ def test_a_language_model_is_not_searched_exactly():
         task.build_generator([language_model()], Namespace())
 
 
+@pytest.mark.parametrize("kind", ["the same", "another order", "another size"])
+def test_a_language_model_of_other_tokens_is_refused(kind):
+    words = toy.dictionary(21 if kind == "another size" else 20)
+    if kind == "another order":
+        words.symbols.reverse()
+        words.indices = {symbol: place for place, symbol in enumerate(words.symbols)}
+    model = language_model()
+    model.decoder.dictionary = words
+    options = {"extra_gen_cls_kwargs": {"lm_model": model, "lm_weight": 0.5}}
+    if kind == "the same":
+        toy.task().build_generator([toy.model()], Namespace(), **options)
+        return
+    with pytest.raises(ValueError, match="--lm-path"):
+        toy.task().build_generator([toy.model()], Namespace(), **options)
+
+
 class Refining(TranslationTask):
     """A task whose generator is not fairseq's usual one."""
 

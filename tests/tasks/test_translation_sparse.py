@@ -18,6 +18,7 @@ from fairseq_sparse.generation import (
     SparseSequenceScorer,
     search_report,
 )
+from fairseq_sparse.generation.exact_search import ExactSequenceGenerator
 from fairseq_sparse.tasks import TranslationSparseConfig, TranslationSparseTask
 
 WORDS = 12
@@ -136,9 +137,11 @@ class NoCriterion:
         pass
 
 
-@pytest.mark.parametrize("is_sparse", [True, False])
-def test_validation_with_bleu(monkeypatch, is_sparse):
-    task = make_task(eval_bleu=True, eval_bleu_args='{"beam": 1, "max_len_b": 3}')
+@pytest.mark.parametrize(
+    ("is_sparse", "more"), [(True, ""), (False, ""), (True, ', "exact_search": true')]
+)
+def test_validation_with_bleu(monkeypatch, is_sparse, more):
+    task = make_task(eval_bleu=True, eval_bleu_args=f'{{"beam": 1, "max_len_b": 3{more}}}')
     model = make_model(SPARSE if is_sparse else DENSE, is_sparse)
     monkeypatch.setattr("fairseq.models.build_model", lambda *args: model)
     task.build_model(Namespace())
@@ -150,12 +153,27 @@ def test_validation_with_bleu(monkeypatch, is_sparse):
             task.reduce_metrics([logging_output, logging_output], NoCriterion())
     values = totals.get_smoothed_values()
     assert "bleu" in values
+    assert isinstance(task.sequence_generator, ExactSequenceGenerator) == bool(more)
     if is_sparse:
         output = decode_all(make_task(), task.sequence_generator, model, make_dataset())
         incomplete = sum("incomplete" in hypos[0] for hypos in output.values())
         assert values["incomplete"] == 2 * incomplete > 0
     else:
         assert "incomplete" not in values
+
+
+def test_a_report_has_the_last_validation_alone(monkeypatch, tmp_path):
+    report = tmp_path / "report.jsonl"
+    task = make_task(eval_bleu=True, eval_bleu_args="{}", search_report=str(report))
+    model = make_model()
+    monkeypatch.setattr("fairseq.models.build_model", lambda *args: model)
+    task.build_model(Namespace())
+    for epoch in (1, 2):
+        task.begin_valid_epoch(epoch, model)
+        iterator = task.get_batch_iterator(make_dataset(), max_sentences=2)
+        for sample in iterator.next_epoch_itr(shuffle=False):
+            task.valid_step(sample, model, NoCriterion())
+    assert len(report.read_text().splitlines()) == len(make_dataset())
 
 
 @pytest.mark.parametrize(
