@@ -80,18 +80,18 @@ def check_split(what: str | Path, texts: Sequence[str], dictionary: Dictionary) 
     known = [symbol for symbol in dictionary.symbols[dictionary.nspecial :] if symbol]
     known = [symbol for symbol in known if not symbol.startswith("madeupword")]
     words = [word for text in texts for word in text.split()]
-    piece = next(filter(MARKED_PIECE.fullmatch, known), "")
+    pieces = list(filter(MARKED_PIECE.fullmatch, known))
     refused: str | None = None
     if known and all(len(symbol) == 1 for symbol in known):
         refused = next((word for word in words if len(word) > 1 and word not in dictionary), None)
-        piece = known[0]
-    elif piece and not any(map(MARKED_PIECE.fullmatch, words)):
-        every = piece.startswith("\u2581")
+        pieces = known
+    elif pieces and not any(map(MARKED_PIECE.fullmatch, words)):
+        every = all(piece.startswith("\u2581") for piece in pieces)
         refused = next((word for word in words if every or word not in dictionary), None)
     if refused is not None:
         raise AnalysisError(
             f"{what} has whole words, such as {refused}, and the dictionary parts of words, such "
-            f"as {piece}: give text that is split as the training text was"
+            f"as {pieces[0]}: give text that is split as the training text was"
         )
 
 

@@ -71,6 +71,7 @@ def dictionary_of(*symbols: str) -> Dictionary:
         (("cup@@", "board", "a"), ["cup@@ board", "board a", ""], ["cupboard", "a cupboard"]),
         # sentencepiece marks every word, also one that is known without the mark
         (("\u2581cup", "board", "\u2581a", "a"), ["\u2581cup board cat", ""], ["board", "a cat"]),
+        (("\u2581cup", "cup@@", "a"), ["a"], ["a cat"]),
         (tuple("abc"), ["a b d c", "\u00e9"], ["cab", "a cab"]),
         (("cup", "a"), ["a cupboard"], []),
     ],
