@@ -17,7 +17,7 @@ from fairseq_sparse.commands.common import command_parser, positive
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of, read_json
 from fairseq_sparse.recipes import records
-from fairseq_sparse.recipes.plan import USER_DIR, Command, Plan, Stage
+from fairseq_sparse.recipes.plan import USER_DIR, Argument, Command, Plan, Stage
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -73,6 +73,8 @@ def score_files(subset: str) -> tuple[str, str]:
 
 def plan(options: argparse.Namespace, checkpoint: Path, folder: Path) -> Plan:
     """Return the plan: fairseq-generate, fairseq-validate, the score, and the analyses."""
+    from fairseq_sparse.tables.summaries import attention_file
+
     data, subset = options.data.absolute(), options.subset
     source, target = find_languages(data, subset)
     post_process = options.post_process or find_post_process(data)
@@ -107,14 +109,12 @@ def plan(options: argparse.Namespace, checkpoint: Path, folder: Path) -> Plan:
     decode = Stage(name, folder, settings, inputs, outputs, decoding, before=before)
     # Without outputs, so that they always run: they read what they have measured before.
     analyses = []
-    for kind, flags in (("attention", ("--subwords", post_process)), ("support", ("--no-search",))):
+    attention: tuple[Argument, ...] = ("--subwords", post_process)
+    if folder != checkpoint.parent:  # away from its measurements, a table reads this file
+        attention += ("--json", folder / attention_file(subset))
+    for kind, flags in (("attention", attention), ("support", ("--no-search",))):
         argv = ("fairseq-sparse", "analyze", kind, data, "--path", checkpoint, "--subset", subset)
-        # Beside its checkpoint, a table finds what was measured; elsewhere, this file.
-        part = "attention.json" if subset == "test" else f"attention-{subset}.json"
-        kept = kind == "attention" and folder != checkpoint.parent
-        analyses.append(
-            Command((*argv, *device, *flags, *(("--json", folder / part) if kept else ())))
-        )
+        analyses.append(Command((*argv, *device, *flags)))
     analyze = Stage(f"analyze-{subset}", folder, settings, inputs, (), tuple(analyses))
     stages = (decode, *([score] if references else []), analyze)
     return Plan(f"evaluation of {checkpoint.name} on {subset}", stages)

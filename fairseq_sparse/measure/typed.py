@@ -77,8 +77,8 @@ def check_split(what: str | Path, texts: Sequence[str], dictionary: Dictionary) 
             unknown or, with sentencepiece, which marks all words; or the dictionary has nothing
             but characters, and a text has a word.
     """
-    known = [symbol for symbol in dictionary.symbols[dictionary.nspecial :] if symbol]
-    known = [symbol for symbol in known if not symbol.startswith("madeupword")]
+    known = dictionary.symbols[dictionary.nspecial :]
+    known = [symbol for symbol in known if symbol and not symbol.startswith("madeupword")]
     words = [word for text in texts for word in text.split()]
     pieces = list(filter(MARKED_PIECE.fullmatch, known))
     refused: str | None = None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fairseq_sparse.recipes.recipe import Recipe
 
 # Fields of run.json that say how a model was trained and decoded.
-_SHARED = ("task", "corpus", "training", "decoding")
+_PLANNED = ("task", "corpus", "training", "decoding")
 
 
 @dataclass
@@ -144,7 +144,7 @@ def read_row(recipes: Sequence[Recipe], ensemble: Optional[Path] = None) -> Row:
         if identity(found["model"]) != identity(row.model):
             raise AnalysisError(f"{recipe.run_dir} has a run of another model: move it away")
         planned = json.loads(json.dumps(recipe.as_json()))
-        for name in _SHARED:
+        for name in _PLANNED:
             if found[name] != planned[name]:
                 raise AnalysisError(
                     f"{recipe.run_dir} has a run of another {name} than planned (see its run.json, "

@@ -138,12 +138,8 @@ def _read_plain(run: Path, records: Records) -> Summary:
             part = read(run)
             _check(part, run)
             summary |= part
-        except (
-            AnalysisError,
-            FileNotFoundError,
-            NotADirectoryError,
-            ValueError,
-        ):  # missing_parts names it
+        # missing_parts names it.
+        except (AnalysisError, FileNotFoundError, NotADirectoryError, ValueError):
             pass
     return summary
 
@@ -290,10 +286,15 @@ def _read_measured(run: Path, name: str, subset: str) -> Optional[dict[str, Any]
     return None
 
 
+def attention_file(subset: str) -> str:
+    """Return the name of the file, in a run's folder, of the attention that was measured."""
+    return "attention.json" if subset == "test" else f"attention-{subset}.json"
+
+
 def read_attention(run: Path, subset: str = "test") -> Summary:
     """Return the mean rates of each place of attention over layers and heads."""
     # Where older recipes wrote it, and users may.
-    path = run / ("attention.json" if subset == "test" else f"attention-{subset}.json")
+    path = run / attention_file(subset)
     rates = (_read_measured(run, "attention", subset) or read_json(path)).get("attention")
     if not rates:
         raise AnalysisError(f"{path} has no rates: run the stage analyze again")
