@@ -5,25 +5,37 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Optional
 
+import torch
 from fairseq.criterions import FairseqCriterion, register_criterion
-from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.logging import metrics
 from fairseq.logging.meters import AverageMeter
 from fairseq.utils import get_perplexity
 from omegaconf import II, OmegaConf
+from torch import Tensor
 
 from fairseq_sparse.checkpoints import compatibility
 from fairseq_sparse.modules.flag_checks import check_settings_of_model
 from fairseq_sparse.modules.output_projection import OutputLoss
+
+PRIORS = ("uniform", "unigram")
+_COUNTED_AT_ONCE = 1000  # sentences
 
 
 @dataclass
 class SparseCriterionConfig(FairseqDataclass):
     label_smoothing: float = field(
         default=0.0,
-        metadata={"help": "Fenchel-Young label smoothing: targets (1 - eps) e_y + eps / V"},
+        metadata={"help": "Fenchel-Young label smoothing: targets (1 - eps) e_y + eps u"},
+    )
+    label_smoothing_prior: ChoiceEnum(PRIORS) = field(
+        default="uniform",
+        metadata={
+            "help": "u of --label-smoothing: 'uniform', or 'unigram', the relative frequency of "
+            "each token in the target text of the training set"
+        },
     )
     no_fused_loss: bool = field(
         default=False,
@@ -55,11 +67,25 @@ class SparseCriterion(FairseqCriterion):
     # The run's settings, set only if its task does not check the checkpoint that it resumes.
     run = None
 
-    def __init__(self, task, label_smoothing: float, no_fused_loss: bool, sentence_avg: bool):
+    def __init__(
+        self,
+        task,
+        label_smoothing: float,
+        no_fused_loss: bool,
+        sentence_avg: bool,
+        label_smoothing_prior: str = "uniform",
+    ):
         super().__init__(task)
         if not 0.0 <= label_smoothing < 1.0:
             raise ValueError(f"--label-smoothing must lie in [0, 1), got {label_smoothing}")
+        if label_smoothing_prior != "uniform" and label_smoothing == 0:
+            raise ValueError(
+                f"--label-smoothing-prior {label_smoothing_prior} has no effect without "
+                "--label-smoothing"
+            )
         self.label_smoothing = label_smoothing
+        self.label_smoothing_prior = label_smoothing_prior
+        self._unigrams: Optional[Tensor] = None
         self.fused_loss = not no_fused_loss
         self.epsilon = getattr(task, "perplexity_epsilon", None)
         self.sentence_avg = sentence_avg
@@ -100,6 +126,7 @@ class SparseCriterion(FairseqCriterion):
                 model.get_targets(sample, None),
                 self.padding_idx,
                 self.label_smoothing,
+                self._prior(sample["target"].device),
                 "sum" if reduce else "none",
                 self.fused_loss,
                 self.epsilon,
@@ -114,6 +141,15 @@ class SparseCriterion(FairseqCriterion):
             **{f"statistics_{name}": value for name, value in statistics.items()},
         }
         return loss, sample_size, logging_output
+
+    def _prior(self, device: torch.device) -> Optional[Tensor]:
+        """Return the distribution of label smoothing, None if it is uniform."""
+        if self.label_smoothing_prior == "uniform":
+            return None
+        if self._unigrams is None:  # not before, because the task loads its data last
+            self._unigrams = unigram_distribution(self.task)
+        self._unigrams = self._unigrams.to(device)
+        return self._unigrams
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
@@ -149,6 +185,22 @@ class SparseCriterion(FairseqCriterion):
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
         return True
+
+
+def unigram_distribution(task) -> Tensor:
+    """Return the relative frequency of each token in the training set's targets, ``[V]`` in fp32.
+
+    The counts in the dictionary would not do: a shared one counts the source text, too.
+    """
+    if "train" not in task.datasets:
+        task.load_dataset("train")
+    data = task.dataset("train")
+    counts = torch.zeros(len(task.target_dictionary), dtype=torch.int64)
+    for start in range(0, len(data), _COUNTED_AT_ONCE):
+        stop = min(start + _COUNTED_AT_ONCE, len(data))
+        tokens = torch.cat([data[index]["target"] for index in range(start, stop)])
+        counts += torch.bincount(tokens, minlength=len(counts))
+    return (counts / counts.sum()).float()
 
 
 def _perplexity(name: str, meters: Mapping[str, AverageMeter]) -> float:

@@ -21,7 +21,8 @@ class OutputLoss:
     Attributes:
         target: tokens ``[batch, length]``.
         padding: the padding token, which is ignored.
-        label_smoothing: epsilon of the targets ``(1 - epsilon) e_y + epsilon / V``.
+        label_smoothing: epsilon of the targets ``(1 - epsilon) e_y + epsilon u``.
+        prior: the distribution u, ``[V]``; None if it is uniform.
         reduction: ``sum``, or ``none`` for a loss of each position.
         fused: whether a training loss is computed without keeping the logits, if possible.
         epsilon: the epsilon of the eps-perplexity; None if no language-model measures are wanted.
@@ -30,6 +31,7 @@ class OutputLoss:
     target: Tensor
     padding: int
     label_smoothing: float = 0.0
+    prior: Optional[Tensor] = None
     reduction: str = "sum"
     fused: bool = True
     epsilon: Optional[float] = None
@@ -115,6 +117,8 @@ class OutputProjection(nn.Module):
             "ignore_index": padding,
             "reduction": options.reduction,
         }
+        if options.prior is not None:
+            of_loss["prior"] = options.prior
         if self.training:
             self.transform.prepare(self, features, target, padding)
         rows = _some_rows(target) if self.training else slice(None)

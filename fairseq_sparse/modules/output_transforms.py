@@ -122,8 +122,8 @@ class OutputTransform(nn.Module):
         Args:
             logits: ``[rows, V]``.
             target: ``[rows]``.
-            options: ``label_smoothing``, ``ignore_index`` and ``reduction``, as
-                :func:`fairseq_sparse.ops.entmax_loss` has them.
+            options: ``label_smoothing``, ``ignore_index`` and ``reduction``, and ``prior`` if it
+                is not uniform, as :func:`fairseq_sparse.ops.entmax_loss` has them.
         """
         raise NotImplementedError
 

@@ -12,8 +12,8 @@ alpha-ReLU (Tezekbayev et al., "Speeding Up Entmax", final version, Eq. 3), with
 Its entropy is ``(1 - sum p^alpha) / (alpha (alpha - 1))``; with Tsallis' ``sum(p - p^alpha)``,
 which differs because alpha-ReLU does not sum to 1, the value would not match the gradient.
 
-q is the one-hot target, or with label smoothing ``(1 - eps) e_y + eps / V`` (Peters & Martins
-2021). Both losses are >= 0 and 0 only where p = q.
+q is the one-hot target, or with label smoothing ``(1 - eps) e_y + eps u`` (Peters & Martins 2021),
+where the prior u is uniform or given. Both losses are >= 0 and 0 only where p = q.
 
 The ``linear_`` losses take features and output weights in place of logits. For features ``x`` and
 weights ``W``, whose logits are ``z = x W^T``, the gradients are ``(p - q) W`` and ``(p - q)^T x``.
@@ -31,7 +31,7 @@ from torch import Tensor
 
 from fairseq_sparse.ops.checks import Tau, check_algorithm, check_alpha, check_logits, check_tau
 from fairseq_sparse.ops.mappings import TOPK
-from fairseq_sparse.ops.precision import as_autocast, at_least_fp32
+from fairseq_sparse.ops.precision import as_autocast, at_least_fp32, without_autocast
 from fairseq_sparse.ops.reference import rows
 from fairseq_sparse.ops.reference.linear_loss import linear_loss
 
@@ -45,6 +45,7 @@ def entmax_loss(
     reduction: str = "mean",
     algorithm: str = "newton",
     topk: int = TOPK,
+    prior: Optional[Tensor] = None,
 ) -> Tensor:
     """Compute the alpha-entmax loss, see the docstring of this module.
 
@@ -58,6 +59,8 @@ def entmax_loss(
         reduction: ``none`` (shape ``[...]``), ``sum``, or ``mean`` over the targets that are not
             ignored (0 if there are none).
         algorithm, topk: how the threshold is found, see :func:`fairseq_sparse.ops.entmax`.
+        prior: the distribution ``[V]`` that label smoothing mixes in, uniform by default. The
+            logits must then be finite.
 
     Returns:
         The loss in nats, fp32 (fp64 for fp64 logits).
@@ -67,7 +70,7 @@ def entmax_loss(
         TypeError: the logits (or features) are not floating point, or alpha or tau is no number.
         IndexError, RuntimeError: on a CPU, a target is neither a class nor ``ignore_index``.
     """
-    loss = _Loss(alpha, None, label_smoothing, ignore_index, reduction, algorithm, topk)
+    loss = _Loss(alpha, None, label_smoothing, ignore_index, reduction, prior, algorithm, topk)
     return _loss_of_logits(z, target, loss)
 
 
@@ -79,6 +82,7 @@ def alpha_relu_loss(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: str = "mean",
+    prior: Optional[Tensor] = None,
 ) -> Tensor:
     """Compute the alpha-ReLU loss, see the docstring of this module.
 
@@ -88,7 +92,8 @@ def alpha_relu_loss(
 
     The other arguments, the result and the errors are those of :func:`entmax_loss`.
     """
-    return _loss_of_logits(z, target, _Loss(alpha, tau, label_smoothing, ignore_index, reduction))
+    loss = _Loss(alpha, tau, label_smoothing, ignore_index, reduction, prior)
+    return _loss_of_logits(z, target, loss)
 
 
 def linear_entmax_loss(
@@ -102,6 +107,7 @@ def linear_entmax_loss(
     reduction: str = "mean",
     algorithm: str = "newton",
     topk: int = TOPK,
+    prior: Optional[Tensor] = None,
 ) -> Tensor:
     """Compute ``entmax_loss(F.linear(features, weight, bias), target, ...)`` in one step.
 
@@ -117,7 +123,7 @@ def linear_entmax_loss(
     The other arguments, the result and the errors are those of
     :func:`fairseq_sparse.ops.entmax_loss`.
     """
-    loss = _Loss(alpha, None, label_smoothing, ignore_index, reduction, algorithm, topk)
+    loss = _Loss(alpha, None, label_smoothing, ignore_index, reduction, prior, algorithm, topk)
     return _loss_of_features(features, weight, bias, target, loss)
 
 
@@ -131,13 +137,14 @@ def linear_alpha_relu_loss(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     reduction: str = "mean",
+    prior: Optional[Tensor] = None,
 ) -> Tensor:
     """Compute ``alpha_relu_loss(F.linear(features, weight, bias), target, tau, ...)`` in one step.
 
     For the arguments see :func:`linear_entmax_loss` and
     :func:`fairseq_sparse.ops.alpha_relu_loss`.
     """
-    loss = _Loss(alpha, tau, label_smoothing, ignore_index, reduction)
+    loss = _Loss(alpha, tau, label_smoothing, ignore_index, reduction, prior)
     return _loss_of_features(features, weight, bias, target, loss)
 
 
@@ -149,6 +156,7 @@ class _Loss(NamedTuple):
     label_smoothing: float
     ignore_index: int
     reduction: str
+    prior: Optional[Tensor]  # None: uniform
     algorithm: str = "newton"
     topk: int = TOPK
 
@@ -166,6 +174,10 @@ class _Loss(NamedTuple):
             raise ValueError(f"target must be int64, got {target.dtype}")
         if not 0.0 <= self.label_smoothing <= 1.0:
             raise ValueError(f"label_smoothing must lie in [0, 1], got {self.label_smoothing}")
+        if self.prior is not None and self.prior.shape != shape[-1:]:
+            raise ValueError(
+                f"logits {shape} need a prior of {shape[-1]}, got {tuple(self.prior.shape)}"
+            )
         if self.reduction not in ("none", "sum", "mean"):
             raise ValueError(f"reduction must be none, sum or mean, got {self.reduction!r}")
         is_softmax = self.tau is None and self.alpha == 1
@@ -184,6 +196,31 @@ class _Loss(NamedTuple):
             raise ValueError(f"tau must have one element, got shape {tuple(self.tau.shape)}")
         return self.tau.reshape(())
 
+    def without_prior(self) -> _Loss:
+        """Return the options of the part of the loss that :meth:`of_prior` completes."""
+        return self._replace(label_smoothing=0.0, prior=None)
+
+    def of_prior(self, target: Tensor, gold: Tensor, expected: Tensor) -> Tensor:
+        """Return what label smoothing with a prior u adds to the loss of each row.
+
+        The loss of q = (1 - eps) e_y + eps u differs from that of e_y by ``eps (z_y - <u, z>)``
+        and by a constant, ``Omega(q) - Omega(e_y)``; softmax has none, as in PyTorch.
+
+        Args:
+            target: ``[rows]``.
+            gold, expected: ``z_y`` and ``<u, z>``, ``[rows]``, fp32 or better.
+        """
+        counts = target != self.ignore_index
+        epsilon, alpha = self.label_smoothing, self.alpha
+        added = epsilon * (gold - expected)
+        if alpha > 1:
+            u = self.prior.to(gold)
+            of_gold = u[target.masked_fill(~counts, 0)]
+            power_sum = (1 - epsilon + epsilon * of_gold) ** alpha - 1
+            power_sum += epsilon**alpha * ((u**alpha).sum() - of_gold**alpha)
+            added = added + power_sum / (alpha * (alpha - 1))
+        return added.masked_fill(~counts, 0.0)
+
     def reduced(self, losses: Tensor, target: Tensor) -> Tensor:
         """Reduce the losses ``[rows]``, or their sum, as ``reduction`` says."""
         if self.reduction == "none":
@@ -198,7 +235,14 @@ def _loss_of_logits(z: Tensor, target: Tensor, loss: _Loss) -> Tensor:
     check_logits(z)
     arguments = loss.checked(tuple(z.shape), z, target)
     logits, labels = z.reshape(-1, z.size(-1)), target.reshape(-1)
-    if loss.alpha == 1:
+    if loss.prior is not None:
+        losses = _loss_of_logits(logits, labels, loss.without_prior()._replace(reduction="none"))
+        logits = at_least_fp32(logits)
+        index = labels.masked_fill(labels == loss.ignore_index, 0).unsqueeze(-1)
+        with without_autocast(logits):
+            expected = logits @ loss.prior.to(logits)
+        losses = losses + loss.of_prior(labels, logits.gather(-1, index).squeeze(-1), expected)
+    elif loss.alpha == 1:
         losses = F.cross_entropy(
             at_least_fp32(logits),
             labels,
@@ -223,8 +267,31 @@ def _loss_of_features(
     if loss.alpha == 1 or loss.reduction == "none":
         return _loss_of_logits(F.linear(features, weight, bias), target, loss)
     arguments = loss.checked((*features.shape[:-1], weight.size(0)), features, target)
+    if loss.prior is not None:
+        rest = loss.without_prior()._replace(reduction="sum")
+        total = _loss_of_features(features, weight, bias, target, rest)
+        added = _prior_of_features(features, weight, bias, target, loss)
+        return loss.reduced(total + added, target)
     # Convert to the dtype that autocast would multiply in; gradients pass through the conversion.
     x, w = as_autocast(features.reshape(-1, features.size(-1)), weight)
     needed = [torch.is_grad_enabled() and y is not None and y.requires_grad for y in (x, w, bias)]
     total, *_ = linear_loss(x, w, bias, target.reshape(-1), *arguments, *needed)
     return loss.reduced(total, target)
+
+
+def _prior_of_features(
+    features: Tensor, weight: Tensor, bias: Optional[Tensor], target: Tensor, loss: _Loss
+) -> Tensor:
+    """Return the sum of :meth:`_Loss.of_prior`, from two logits a row rather than all."""
+    labels = target.reshape(-1)
+    index = labels.masked_fill(labels == loss.ignore_index, 0)
+    x, w = as_autocast(features.reshape(-1, features.size(-1)), weight)
+    with without_autocast(x):
+        x, of_gold, w = at_least_fp32(x), at_least_fp32(w[index]), at_least_fp32(w)
+        prior = loss.prior.to(x)
+        gold = (x * of_gold).sum(-1)
+        expected = x @ (prior @ w)
+        if bias is not None:
+            gold = gold + bias[index]
+            expected = expected + prior @ bias.to(x)
+    return loss.of_prior(labels, gold, expected).sum()

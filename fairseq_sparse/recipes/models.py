@@ -125,7 +125,7 @@ def model(flags: Flags) -> Model:
 
 def is_model_flag(flag: str) -> bool:
     """Return whether a flag is of the output, the attention or the loss."""
-    loss = flag in ("criterion", "label-smoothing")
+    loss = flag in ("criterion", "label-smoothing", "label-smoothing-prior")
     return loss or (flag.startswith(("output-", "attention")) and flag != "attention-dropout")
 
 
