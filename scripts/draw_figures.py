@@ -35,6 +35,8 @@ NAMES = {
     "entmax: output 1.5, attention 1": "1.5-entmax",
     "entmax: output 2, attention 1": "sparsemax",
 }
+# The columns of rare_words.csv with F1 by the word's frequency.
+FREQUENCIES = ("F1: once", "2 to 9", "10 to 99", "100 to 999", "1,000 and more")
 # Offset and alignment of a name of a kind of attention that has no room to the right of its point.
 LEFT, ABOVE = ((-7, 0), "right", "center"), ((0, 6), "center", "bottom")
 PLACES = dict.fromkeys(("rela_i", "rela_g_layernorm", "relu_rmsnorm", "relu"), LEFT)
@@ -93,18 +95,19 @@ def draw_word_frequency(rows: Sequence[dict[str, str]]) -> Figure:
     """Draw the F1 of words by their frequency in the training text, a bar for each model."""
     from fairseq_sparse.plots.pictures import add_legend, colours_of, draw_bars, new_figure
 
-    frequency, *models = rows[0]
+    models = {row["model"]: row for row in rows if row["corpus"] == "Multi30k"}
+    colours = colours_of([name for name in models if "," not in name])
     figure = new_figure(6.4, 3.2)
     (axes,) = figure.axes
     draw_bars(
         axes,
-        [textwrap.fill(row[frequency], 10) for row in rows],
+        [textwrap.fill(column.removeprefix("F1: "), 10) for column in FREQUENCIES],
         [
-            ([float(row[name]) for row in rows], {"label": name, "color": colour})
-            for name, colour in colours_of(models).items()
+            ([float(models[name][x]) for x in FREQUENCIES], {"label": name, "color": colour})
+            for name, colour in colours.items()
         ],
     )
-    axes.set_xlabel(f"how often the word {frequency}")
+    axes.set_xlabel("how often the word occurs in the training text")
     axes.set_ylabel("F1 of the test set's words")
     add_legend(figure, columns=3)
     return figure
@@ -178,9 +181,7 @@ PICTURES = {
     "multi30k_curves": lambda results: draw_runs(results, MULTI30K, "accuracy", lowest=45),
     "multi30k_bleu": lambda results: draw_bleu(results, MULTI30K),
     "inflection_curves": lambda results: draw_runs(results, INFLECTION_RUNS, "sentence_accuracy"),
-    "word_frequency": lambda results: draw_word_frequency(
-        read_rows(results / "multi30k_word_frequency.csv")
-    ),
+    "word_frequency": lambda results: draw_word_frequency(read_rows(results / "rare_words.csv")),
     "attention_zeros": lambda results: draw_attention_zeros(
         read_rows(results / "multi30k_attention.csv")
     ),
