@@ -196,9 +196,9 @@ class _Loss(NamedTuple):
             raise ValueError(f"tau must have one element, got shape {tuple(self.tau.shape)}")
         return self.tau.reshape(())
 
-    def without_prior(self) -> _Loss:
+    def without_prior(self, reduction: str) -> _Loss:
         """Return the options of the part of the loss that :meth:`of_prior` completes."""
-        return self._replace(label_smoothing=0.0, prior=None)
+        return self._replace(label_smoothing=0.0, prior=None, reduction=reduction)
 
     def of_prior(self, target: Tensor, gold: Tensor, expected: Tensor) -> Tensor:
         """Return what label smoothing with a prior u adds to the loss of each row.
@@ -236,7 +236,7 @@ def _loss_of_logits(z: Tensor, target: Tensor, loss: _Loss) -> Tensor:
     arguments = loss.checked(tuple(z.shape), z, target)
     logits, labels = z.reshape(-1, z.size(-1)), target.reshape(-1)
     if loss.prior is not None:
-        losses = _loss_of_logits(logits, labels, loss.without_prior()._replace(reduction="none"))
+        losses = _loss_of_logits(logits, labels, loss.without_prior("none"))
         logits = at_least_fp32(logits)
         index = labels.masked_fill(labels == loss.ignore_index, 0).unsqueeze(-1)
         with without_autocast(logits):
@@ -268,8 +268,7 @@ def _loss_of_features(
         return _loss_of_logits(F.linear(features, weight, bias), target, loss)
     arguments = loss.checked((*features.shape[:-1], weight.size(0)), features, target)
     if loss.prior is not None:
-        rest = loss.without_prior()._replace(reduction="sum")
-        total = _loss_of_features(features, weight, bias, target, rest)
+        total = _loss_of_features(features, weight, bias, target, loss.without_prior("sum"))
         added = _prior_of_features(features, weight, bias, target, loss)
         return loss.reduced(total + added, target)
     # Convert to the dtype that autocast would multiply in; gradients pass through the conversion.
@@ -287,9 +286,9 @@ def _prior_of_features(
     index = labels.masked_fill(labels == loss.ignore_index, 0)
     x, w = as_autocast(features.reshape(-1, features.size(-1)), weight)
     with without_autocast(x):
-        x, of_gold, w = at_least_fp32(x), at_least_fp32(w[index]), at_least_fp32(w)
+        x, gold_weight, w = at_least_fp32(x), at_least_fp32(w[index]), at_least_fp32(w)
         prior = loss.prior.to(x)
-        gold = (x * of_gold).sum(-1)
+        gold = (x * gold_weight).sum(-1)
         expected = x @ (prior @ w)
         if bias is not None:
             gold = gold + bias[index]
