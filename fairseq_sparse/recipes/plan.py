@@ -63,6 +63,7 @@ class Stage:
         commands: run in this order.
         changed: what changed settings or inputs mean for a finished or interrupted stage: ``redo``,
             or ``refuse`` where that would throw away hours (prepare, train).
+        prolonged_by: settings that may rise, such as ``--max-epoch``: the stage then resumes.
         resumes_from: the file that its commands resume from, such as a checkpoint. The log of an
             interrupted stage that has none goes on; with one that is missing, it begins anew.
         before, after: bookkeeping in Python that a printed script leaves out; called in the process
@@ -76,6 +77,7 @@ class Stage:
     outputs: tuple[Path, ...]
     commands: tuple[Command, ...]
     changed: str = "redo"
+    prolonged_by: tuple[str, ...] = ()
     resumes_from: Optional[Path] = None
     before: Optional[Callable[[], None]] = None
     after: Optional[Callable[[], None]] = None

@@ -27,9 +27,9 @@ class State:
     """What can be kept of a stage.
 
     Attributes:
-        kind: ``FINISHED``; ``INTERRUPTED``, with the same settings and inputs, or outputs that were
-            deleted later; ``CHANGED``; or ``NEW``, without a record.
-        differences: of ``CHANGED``, one line for each setting and input.
+        kind: ``FINISHED``; ``INTERRUPTED``, with the same settings and inputs, or to be prolonged,
+            or with outputs that were deleted later; ``CHANGED``; or ``NEW``, without a record.
+        differences: one line for each setting and input that is not as it was.
         inputs: those of the next record.
         missing: inputs that neither are there nor have been.
         running: files and folders that may be half written.
@@ -50,16 +50,19 @@ def check(stage: Stage) -> State:
     if not record:
         return State(NEW, inputs=inputs, missing=missing)
     # As JSON has them: tuples are lists.
-    differences = _differences(record.get("settings", {}), json.loads(json.dumps(stage.settings)))
+    was, settings = record.get("settings", {}), json.loads(json.dumps(stage.settings))
+    longer = {name: settings[name] for name in stage.prolonged_by if _rises(was, settings, name)}
+    prolonged = _differences(was, {**was, **longer})
+    changed = _differences({**was, **longer}, settings)
     for name in dict.fromkeys([*old, *inputs]):
         before, now = (side.get(name, {}).get("sha256") for side in (old, inputs))
         if before != now:
             change = "has changed" if before and now else "is new" if now else "is no longer used"
-            differences.append(f"input {name} {change}")
+            changed.append(f"input {name} {change}")
     finished = record.get("state") == FINISHED and all(path.exists() for path in stage.outputs)
     return State(
-        CHANGED if differences else FINISHED if finished else INTERRUPTED,
-        differences,
+        CHANGED if changed else FINISHED if finished and not prolonged else INTERRUPTED,
+        [*prolonged, *changed],
         inputs,
         missing,
         [stage.folder / name for name in record.get("running", ())],
@@ -160,6 +163,14 @@ def _differences(before: Any, now: Any, name: str = "") -> list[str]:
     if before == now and isinstance(before, bool) == isinstance(now, bool):
         return []
     return [f"{name}: was {_shown(before)}, now {_shown(now)}"]
+
+
+def _rises(before: dict[str, Any], now: dict[str, Any], name: str) -> bool:
+    """Return whether a setting is a limit that now lies higher; 0 is no limit."""
+    try:
+        return 0 < float(before[name]) < float(now[name])
+    except (KeyError, TypeError, ValueError):
+        return False
 
 
 def _shown(value: Any) -> str:

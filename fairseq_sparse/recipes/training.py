@@ -23,6 +23,9 @@ from fairseq_sparse.recipes.preparation import binary_files
 from fairseq_sparse.recipes.recipe import Flags, Recipe
 from fairseq_sparse.tables.summaries import summarize_training
 
+# Schedules with which a longer training begins as a shorter one does.
+_WITHOUT_END = {"fixed", "inverse_sqrt", "reduce_lr_on_plateau", "reduce_lr_on_valid_loss"}
+
 # Beside the command of several workers in a printed script.
 _ELSEWHERE = """\
 On several machines: the same on each, with --nnodes N --node-rank K --master-addr HOST instead
@@ -119,6 +122,8 @@ def train(recipe: Recipe, launch: Launch) -> Stage:
     if recipe.training.checkpoints == "best":
         metric = str(flags.get("best-checkpoint-metric", "loss"))
 
+    without_end = flags.get("lr-scheduler", "fixed") in _WITHOUT_END
+
     def before() -> None:
         _check_lengths(recipe, flags)
         begin(recipe, run / "summary.json")()
@@ -143,6 +148,7 @@ def train(recipe: Recipe, launch: Launch) -> Stage:
         outputs=(run / "train.json",),
         commands=(Command(tuple(argv), comment=_ELSEWHERE if launch.devices > 1 else ""),),
         changed="refuse",
+        prolonged_by=("--max-epoch", "--max-update") if without_end else (),
         before=before,
         after=after,
         resumes_from=checkpoints / "checkpoint_last.pt",

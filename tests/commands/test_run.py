@@ -133,6 +133,21 @@ def test_a_change_of_settings_is_named(copy: Path, raw: Path, capfd) -> None:
     assert not (copy / "run" / "summary.json").exists()  # of the earlier translations
 
 
+def test_more_epochs_resume_a_finished_training(
+    copy: Path, raw: Path, tmp_path: Path, capfd
+) -> None:
+    """It ends as one that had as many epochs from the start."""
+    train = ("--stages", "prepare-train", "--epochs", 3)
+    assert call(copy, raw, *train, "--dry-run") == 0
+    assert "would resume" in capfd.readouterr().out
+    for folder in (copy, tmp_path):
+        assert call(folder, raw, *train) == 0
+    last = "run/checkpoints/checkpoint_last.pt"
+    expected, found = parameters(tmp_path / last), parameters(copy / last)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert json.loads((copy / "run" / "train.json").read_text())["epochs"] == 3
+
+
 def test_a_dry_run_changes_nothing(tmp_path: Path, raw: Path, capsys) -> None:
     assert call(tmp_path / "new", raw, "--dry-run", "--stages", "prepare-average") == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == [

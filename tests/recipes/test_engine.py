@@ -133,6 +133,28 @@ def test_changes_can_be_refused(tmp_path, toy, finished):
     assert lines(run / "runs") == ["copy", "again"] and (run / "copy").read_text() == "old"
 
 
+def test_a_limit_that_rises_prolongs_the_work(tmp_path, capfd):
+    """A toy training that resumes by itself writes a line for each epoch."""
+    log, limit = tmp_path / "epochs", "--max-epoch"
+
+    def train(**settings: object) -> None:
+        script = 'touch "$1"; while [ "$(wc -l < "$1")" -lt "$2" ]; do echo >> "$1"; done'
+        command = sh(script, log, settings.get(limit, 0))
+        fields = {"changed": "refuse", "prolonged_by": (limit,), "outputs": (log,)}
+        engine.run(plan(stage(tmp_path, command, settings=settings, **fields)))
+
+    train(**{limit: "2"})
+    for changed in ({limit: "1"}, {limit: "0"}, {}, {limit: "3", "lr": 0.1}):
+        with pytest.raises(RecipeError, match=limit):
+            train(**changed)
+        assert len(lines(log)) == 2
+    for _ in range(2):
+        train(**{limit: "10"})
+        assert len(lines(log)) == 10
+    said = capfd.readouterr().err
+    assert f"{limit}: was 2, now 10" in said and said.count("done already") == 1
+
+
 def test_files_of_the_user_are_not_replaced_where_changes_are_refused(tmp_path, toy):
     run = tmp_path / "run"
     run.mkdir()

@@ -187,6 +187,13 @@ def test_too_few_epochs_for_the_average_are_refused(recipe: Recipe) -> None:
     plan(epochs(3, checkpoints="best"))
 
 
+def test_a_training_is_prolonged_unless_its_schedule_has_an_end(recipe: Recipe) -> None:
+    for schedule, prolonged in (("inverse_sqrt", True), ("cosine", False)):
+        flags = {**recipe.training.flags, "lr-scheduler": schedule}
+        stage = stages_of(with_training(recipe, flags=flags))["train"]
+        assert ("--max-epoch" in stage.prolonged_by) is prolonged
+
+
 @pytest.mark.parametrize("place", ["data_dir", "run_dir"])
 def test_folders_that_fairseq_would_split_are_refused(place: str, recipe: Recipe) -> None:
     with pytest.raises(RecipeError, match="a:b"):
