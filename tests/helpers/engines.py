@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fairseq_sparse.recipes import engine
+from fairseq_sparse.recipes import engine, processes
 from fairseq_sparse.recipes.plan import Command, Plan, Stage
 
 
@@ -44,6 +44,8 @@ class Engine:
                 descriptor = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
                 os.dup2(descriptor, 2)
                 os.setsid()  # Ctrl-C would go to this group
+                for number in processes.ENDING:  # the tests may be run with nohup
+                    signal.signal(number, signal.SIG_DFL)
                 sys.stderr = open(2, "w", buffering=1, closefd=False)
                 run(plan)
                 status = 0
