@@ -52,8 +52,8 @@ def check(stage: Stage) -> State:
     # As JSON has them: tuples are lists.
     was, settings = record.get("settings", {}), json.loads(json.dumps(stage.settings))
     longer = {name: settings[name] for name in stage.prolonged_by if _rises(was, settings, name)}
-    prolonged = _differences(was, {**was, **longer})
-    changed = _differences({**was, **longer}, settings)
+    resumed = {**was, **longer}
+    prolonged, changed = _differences(was, resumed), _differences(resumed, settings)
     for name in dict.fromkeys([*old, *inputs]):
         before, now = (side.get(name, {}).get("sha256") for side in (old, inputs))
         if before != now:
