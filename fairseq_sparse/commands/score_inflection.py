@@ -3,8 +3,10 @@
 Reads the output of fairseq-generate --post-process sentencepiece (lines T-ID and D-ID) on the data
 of fairseq-sparse corpus inflection. An item without a guess counts as an empty guess. The same
 lemma and tags in a language are one item, even if repeated, and the last form counts. The figures
-for all languages are the means over them. The guesses are written to a folder in the shared task's
-own format: LANG-out, with lemma, guess and tags.
+for all languages are the means over them. --guesses writes the guesses to a folder in the shared
+task's own format: LANG-out, with lemma, guess and tags. Such a folder, also with LANG-out.gz, can
+be scored in place of fairseq-generate's output, and be the --baseline, against which McNemar's
+exact test over all items is made.
 """
 
 from __future__ import annotations
@@ -13,15 +15,22 @@ import argparse
 from pathlib import Path
 
 from fairseq_sparse.commands import common
-from fairseq_sparse.recipes.corpora.inflection_score import figures_table, score_files
+from fairseq_sparse.recipes.corpora.inflection_score import (
+    baseline_table,
+    figures_table,
+    score_files,
+)
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = common.command_parser("score-inflection", __doc__)
     add = parser.add_argument
-    add("generated", type=Path, metavar="GENERATED", help="output of fairseq-generate")
+    text = "output of fairseq-generate, or a folder of guesses"
+    add("generated", type=Path, metavar="GENERATED", help=text)
     add("--reference", type=Path, required=True, metavar="TSV", help="test.tsv")
-    add("--guesses", type=Path, required=True, metavar="FOLDER", help="for LANG-out")
+    add("--guesses", type=Path, metavar="FOLDER", help="for LANG-out")
+    text = "the output or the guesses of another system, to be tested against"
+    add("--baseline", type=Path, metavar="GENERATED", help=text)
     common.add_format(parser)
     common.add_json(parser)
     options = parser.parse_args(arguments)
@@ -30,5 +39,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace) -> None:
-    result = score_files(options.generated, options.reference, options.guesses)
-    common.print_tables([figures_table(result)], result, options)
+    result = score_files(options.generated, options.reference, options.guesses, options.baseline)
+    tables = [figures_table(result)]
+    if options.baseline:
+        tables.append(baseline_table(result))
+    common.print_tables(tables, result, options)

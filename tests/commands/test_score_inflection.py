@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from functools import cache
+from math import comb
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_sparse.commands import cli
-from fairseq_sparse.recipes.corpora.inflection_score import edit_distance
+from fairseq_sparse.recipes.corpora.inflection_score import Slot, compare, edit_distance
 
 # language, lemma, tags, form, guess
 ITEMS = [
@@ -118,6 +120,59 @@ def test_a_character_that_the_model_does_not_know_is_no_error(tmp_path: Path) ->
     items = [("polish", "źle", "ADV", "gorzejś", "gorzej")]
     assert score(tmp_path, generated([0], items), items) == 0
     assert json.loads((tmp_path / "accuracy.json").read_text())["edit_distance"] == 1
+
+
+def test_a_folder_of_guesses_is_scored_like_the_output_that_it_came_from(tmp_path: Path) -> None:
+    score(tmp_path, generated([0, 1, 2, 3, 4, 5]))
+    expected = (tmp_path / "accuracy.json").read_text()
+    german = tmp_path / "guesses" / "german-out"
+    (tmp_path / "guesses" / "german-out.gz").write_bytes(gzip.compress(german.read_bytes()))
+    german.unlink()
+    command = [str(tmp_path / "guesses"), "--reference", str(tmp_path / "test.tsv")]
+    assert cli.run("score-inflection", [*command, "--json", str(tmp_path / "again.json")]) == 0
+    # An empty guess is none in the shared task's format.
+    german = json.loads(expected)["languages"]["german"]
+    again = json.loads((tmp_path / "again.json").read_text())
+    assert again["languages"]["german"] == {**german, "without_guess": 1}
+    assert again["accuracy"] == json.loads(expected)["accuracy"]
+
+
+def test_a_folder_of_guesses_for_other_items_is_refused(tmp_path: Path, capsys) -> None:
+    score(tmp_path, generated([0, 1, 2, 3, 4, 5]))
+    path = tmp_path / "guesses" / "turkish-out"
+    for lines in ("", "ev\tevler\n", "ev\tevler\tN;SG\na\u00a0b\tx\tN;SG\n"):
+        path.write_text(lines)
+        command = [str(tmp_path / "guesses"), "--reference", str(tmp_path / "test.tsv")]
+        assert cli.run("score-inflection", command) == 1
+        assert str(tmp_path / "guesses") in capsys.readouterr().err
+
+
+def test_a_baseline_is_tested_over_all_items(tmp_path: Path) -> None:
+    better = [(*item[:4], item[3]) for item in ITEMS[:4]] + [(*ITEMS[4][:4], "ev"), ITEMS[5]]
+    score(tmp_path, generated([0, 1, 2, 3, 4, 5], better), better)
+    (tmp_path / "base").write_text(generated([5, 4, 3, 2, 1, 0]))
+    command = [str(tmp_path / "guesses"), "--reference", str(tmp_path / "test.tsv")]
+    command += ["--baseline", str(tmp_path / "base"), "--json", str(tmp_path / "tested.json")]
+    assert cli.run("score-inflection", command) == 0
+    assert json.loads((tmp_path / "tested.json").read_text())["baseline"] == {
+        "right_alone": 2,
+        "baseline_right_alone": 0,
+        "p": 0.5,
+        "languages_ahead": 1,
+        "languages_behind": 0,
+    }
+
+
+@given(st.integers(0, 12), st.integers(0, 12), st.integers(0, 3))
+def test_mcnemars_test_counts_the_splits_that_are_as_uneven(more: int, fewer: int, both: int):
+    own = dict(enumerate("x" * more + "y" * fewer + "x" * both))
+    other = dict(enumerate("y" * more + "x" * fewer + "x" * both))
+    items = [(Slot("german", str(number), "N"), "x") for number in own]
+    result = compare(items, own, other)
+    total = more + fewer
+    uneven = [k for k in range(total + 1) if abs(2 * k - total) >= abs(more - fewer)]
+    assert result["p"] == pytest.approx(sum(comb(total, k) for k in uneven) / 2**total)
+    assert (result["right_alone"], result["baseline_right_alone"]) == (more, fewer)
 
 
 @pytest.mark.parametrize(

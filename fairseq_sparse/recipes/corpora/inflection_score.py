@@ -6,6 +6,7 @@ Levenshtein distance between guess and form, in characters.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.files import lines_of
 from fairseq_sparse.measure.text.fairseq_output import check_whole
 from fairseq_sparse.recipes.corpora.inflection import from_units
-from fairseq_sparse.recipes.corpora.reading import log, open_all
+from fairseq_sparse.recipes.corpora.reading import decode, log, open_all, read_lines
 
 _UNKNOWN = "<<unk>>"  # printed by fairseq-generate for characters that no training form has
 _TARGET = re.compile(r"T-(\d+)\t(.*)")
@@ -50,17 +51,17 @@ def edit_distance(first: str, second: str) -> int:
     return row[-1]
 
 
-def score_files(generated: Path, reference: Path, guesses: Path) -> dict[str, Any]:
+def score_files(
+    generated: Path, reference: Path, guesses: Path | None, baseline: Path | None = None
+) -> dict[str, Any]:
     """Score inflected forms, as ``score-inflection`` describes, and return the figures."""
     items = _read_reference(reference)
-    found = _read_generated(generated, reference, items)
+    found = _read_guesses(generated, reference, items)
     result = score(items, found)
-    lines = defaultdict(list)
-    for number, (slot, _) in enumerate(items):
-        lines[slot.language].append(f"{slot.lemma}\t{found.get(number, '')}\t{slot.tags}\n")
-    for language, own in lines.items():
-        with open_all([guesses / f"{language}-out"]) as (handle,):
-            handle.writelines(own)
+    if baseline:
+        result["baseline"] = compare(items, found, _read_guesses(baseline, reference, items))
+    if guesses:
+        _write_guesses(guesses, items, found)
     missing = [" ".join(slot) for number, (slot, _) in enumerate(items) if number not in found]
     if missing:
         log(f"no guess for {len(missing)} items, such as {missing[0]}")
@@ -78,13 +79,18 @@ def figures_table(result: Mapping[str, Any]) -> tuple[list[str], list[list[objec
     return header, rows
 
 
+def baseline_table(result: Mapping[str, Any]) -> tuple[list[str], list[list[object]]]:
+    """Return header and row of the comparison with another system."""
+    row = result["baseline"]
+    header = ["right here alone", "right in the baseline alone", "p (McNemar, exact)"]
+    cells = [row["right_alone"], row["baseline_right_alone"], f"{row['p']:.4f}"]
+    return [*header, "languages ahead", "behind"], [
+        [*cells, row["languages_ahead"], row["languages_behind"]]
+    ]
+
+
 def score(items: Items, guesses: Guesses) -> dict[str, Any]:
     """Compute the figures of each language and their means."""
-    # If a slot occurs several times, its last form and last guess count.
-    filled = {slot: (form, guesses.get(number)) for number, (slot, form) in enumerate(items)}
-    by_language = defaultdict(list)
-    for slot, pair in filled.items():
-        by_language[slot.language].append(pair)
     languages = {
         language: {
             "accuracy": 100 * sum(form == guess for form, guess in pairs) / len(pairs),
@@ -92,12 +98,57 @@ def score(items: Items, guesses: Guesses) -> dict[str, Any]:
             "items": len(pairs),
             "without_guess": sum(guess is None for _, guess in pairs),
         }
-        for language, pairs in by_language.items()
+        for language, pairs in _by_language(items, guesses).items()
     }
     all_of = {name: [row[name] for row in languages.values()] for name in _FIGURES}
     means = {name: fmean(all_of[name]) for name in _FIGURES[:2]}
     sums = {name: sum(all_of[name]) for name in _FIGURES[2:]}
     return {**means, **sums, "languages": languages}
+
+
+def compare(items: Items, guesses: Guesses, baseline: Guesses) -> dict[str, Any]:
+    """Test by McNemar's exact test whether two systems are right equally often.
+
+    Of the items that one system alone has right, each has half of them on average if they are: p is
+    the two-sided probability of a split that is at least as uneven.
+    """
+    ahead, behind, leads = 0, 0, []
+    others = _by_language(items, baseline)
+    for language, pairs in _by_language(items, guesses).items():
+        right = [
+            (form == own, form == other)
+            for (form, own), (_, other) in zip(pairs, others[language], strict=True)
+        ]
+        more, fewer = right.count((True, False)), right.count((False, True))
+        ahead, behind = ahead + more, behind + fewer
+        leads.append(more - fewer)
+    uneven = sum(math.comb(ahead + behind, k) for k in range(min(ahead, behind) + 1))
+    return {
+        "right_alone": ahead,
+        "baseline_right_alone": behind,
+        "p": min(1.0, 2 * uneven / 2 ** (ahead + behind)),
+        "languages_ahead": sum(lead > 0 for lead in leads),
+        "languages_behind": sum(lead < 0 for lead in leads),
+    }
+
+
+def _by_language(items: Items, guesses: Guesses) -> dict[str, list[tuple[str, str | None]]]:
+    """Return the form and the guess of each slot; of those of a repeated slot the last count."""
+    filled = {slot: (form, guesses.get(number)) for number, (slot, form) in enumerate(items)}
+    by_language = defaultdict(list)
+    for slot, pair in filled.items():
+        by_language[slot.language].append(pair)
+    return by_language
+
+
+def _write_guesses(folder: Path, items: Items, guesses: Guesses) -> None:
+    """Write the guesses in the shared task's own format."""
+    lines = defaultdict(list)
+    for number, (slot, _) in enumerate(items):
+        lines[slot.language].append(f"{slot.lemma}\t{guesses.get(number, '')}\t{slot.tags}\n")
+    for language, own in lines.items():
+        with open_all([folder / f"{language}-out"]) as (handle,):
+            handle.writelines(own)
 
 
 def _read_reference(path: Path) -> Items:
@@ -112,6 +163,28 @@ def _read_reference(path: Path) -> Items:
     if not items:
         raise RecipeError(f"{path} is empty")
     return items
+
+
+def _read_guesses(path: Path, reference: Path, items: Items) -> Guesses:
+    """Read fairseq-generate's output, or a folder of guesses in the shared task's format."""
+    if not path.is_dir():
+        return _read_generated(path, reference, items)
+    found = {}
+    for language in {slot.language for slot, _ in items}:
+        name = f"{language}-out"
+        for line in decode(read_lines(path, name), path / name):
+            fields = line.split("\t")
+            if len(fields) != 3:
+                raise RecipeError(f"{path / name}: {len(fields)} field(s) in place of 3: {line!r}")
+            found[Slot(language, fields[0], fields[2])] = fields[1]
+    if missing := [slot for slot, _ in items if slot not in found]:
+        raise RecipeError(
+            f"{path} has no line for {' '.join(missing[0])} of {reference}: they are not of the "
+            "same test set"
+        )
+    # An empty guess and none are written alike.
+    guesses = ((number, found[slot]) for number, (slot, _) in enumerate(items))
+    return {number: guess for number, guess in guesses if guess}
 
 
 def _read_generated(path: Path, reference: Path, items: Items) -> Guesses:
