@@ -336,15 +336,16 @@ def test_half_precision_is_no_worse_than_apart(kind, dtype, under_autocast, path
         assert error <= 2 * fair + torch.finfo(dtype).eps * right.abs().max()
 
 
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])  # the first is not fused
 @each_alpha
 @each_loss
-def test_value_and_gradients_fit_in_fp64(kind, alpha):
+def test_value_and_gradients_fit_in_fp64(kind, alpha, reduction):
     x, w, bias, target = batch(2, 3)
     inputs = [tensor.double().requires_grad_() for tensor in (x, w[:12], bias[:12])]
     target = target.clamp(-100, 11)
 
     def loss(x, w, bias):
-        return fused(kind, x, w, target, alpha, bias, label_smoothing=0.1, reduction="none")
+        return fused(kind, x, w, target, alpha, bias, label_smoothing=0.1, reduction=reduction)
 
     assert loss(*inputs).dtype == torch.float64
     assert gradcheck(loss, inputs)
