@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Optional
 
 import torch
+from fairseq import utils
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.logging import metrics
@@ -191,10 +192,19 @@ def unigram_distribution(task) -> Tensor:
     """Return the relative frequency of each token in the training set's targets, ``[V]`` in fp32.
 
     The counts in the dictionary would not do: a shared one counts the source text, too.
+
+    Raises:
+        ValueError: the training set is in several folders, of which fairseq loads one an epoch.
     """
-    if "train" not in task.datasets:
-        task.load_dataset("train")
-    data = task.dataset("train")
+    if len(utils.split_paths(task.cfg.data)) > 1:
+        raise ValueError(
+            "--label-smoothing-prior unigram counts the whole training set, but DATA names several "
+            f"folders, {task.cfg.data}: put the data into one, or take the uniform prior"
+        )
+    subset = getattr(task.cfg, "train_subset", "train")  # language models have no such field
+    if subset not in task.datasets:
+        task.load_dataset(subset)
+    data = task.dataset(subset)
     counts = torch.zeros(len(task.target_dictionary), dtype=torch.int64)
     for start in range(0, len(data), _COUNTED_AT_ONCE):
         stop = min(start + _COUNTED_AT_ONCE, len(data))

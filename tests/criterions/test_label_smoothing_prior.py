@@ -17,7 +17,7 @@ TARGETS = ([5, 6, 6, 2], [6, 2], [7, 7, 6, 8, 2])
 
 @pytest.fixture
 def task():
-    task = toy.task()
+    task = toy.task(data="bin", train_subset="train")
     task.datasets["train"] = [{"target": torch.tensor(tokens)} for tokens in TARGETS]
     task.dataset = task.datasets.__getitem__
     return task
@@ -27,6 +27,20 @@ def test_unigrams_are_counted_in_the_target_text(task):
     expected = torch.zeros(20)
     expected[[2, 5, 6, 7, 8]] = torch.tensor([3.0, 1, 4, 2, 1]) / 11
     torch.testing.assert_close(unigram_distribution(task), expected)
+
+
+def test_unigrams_are_those_of_the_training_set_by_any_name(task):
+    task.datasets["train1"] = task.datasets.pop("train")[:1]
+    task.cfg.train_subset = "train1"
+    expected = torch.zeros(20)
+    expected[[2, 5, 6]] = torch.tensor([1.0, 1, 2]) / 4
+    torch.testing.assert_close(unigram_distribution(task), expected)
+
+
+def test_unigrams_of_a_part_of_the_data_are_refused(task):
+    task.cfg.data = "first:second"
+    with pytest.raises(ValueError, match="first:second"):
+        unigram_distribution(task)
 
 
 @pytest.mark.parametrize("transform", ["softmax", "entmax15", "sparsemax", "alpha_relu"])
