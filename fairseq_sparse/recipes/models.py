@@ -108,16 +108,18 @@ def model(flags: Flags) -> Model:
     own = {name: x for name, x in flags.items() if is_model_flag(name) and x is not False}
     named = {name: alpha for alpha, name in _ENTMAX.items()}
     output, attention = str(own["output-transform"]), str(own.get("attention", "softmax"))
-    attention_alpha = catalogue.section("variants", "attentions").get(attention)
-    if attention == "entmax":
-        attention_alpha = own.get("attention-alpha", attention_alpha)
+    places = {place: str(own.get(place.replace("_", "-"), "")) for place in PLACES}
+    alphas = catalogue.section("variants", "attentions")
+    attention_alpha = alphas.get(attention)
+    if "entmax" in (attention, *places.values()):
+        attention_alpha = own.get("attention-alpha", alphas["entmax"])
     return Model(
         output=output,
         output_alpha=float(named.get(output) or own.get("output-alpha", 1.5)),
         output_tau=str(own.get("output-tau", "")),
         output_algorithm=str(own.get("output-algorithm", "newton")),
         attention=attention,
-        **{place: str(own.get(place.replace("_", "-"), "")) for place in PLACES},
+        **places,
         attention_alpha=None if attention_alpha is None else float(attention_alpha),
         flags=own,
     )

@@ -25,8 +25,9 @@ def identity(model: dict[str, Any]) -> Identity:
     places = [model.get(f"attention_{place}") or attention for place in PLACES]
     tau = model.get("output_tau") or ""
     flags = model.get("flags") or {}
+    output, output_alpha = model.get("output") or "softmax", model.get("output_alpha")
     return (
-        _kind(model.get("output") or "softmax", model.get("output_alpha")),
+        (output, output_alpha or 1.5) if output == "alpha_relu" else _kind(output, output_alpha),
         "" if tau in _ESTIMATES else tau,
         model.get("output_algorithm") or "newton",
         *(_kind(kind, model.get("attention_alpha")) for kind in places),

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # Fields of run.json that say how a model was trained and decoded.
 _PLANNED = ("task", "corpus", "training", "decoding")
+# Flags of the model that are no part of its identity, because a paper's tables do not name them.
+_OF_TRAINING = ("label-smoothing", "label-smoothing-prior", "output-init")
 
 
 @dataclass
@@ -144,6 +146,12 @@ def read_row(recipes: Sequence[Recipe], ensemble: Optional[Path] = None) -> Row:
         if identity(found["model"]) != identity(row.model):
             raise AnalysisError(f"{recipe.run_dir} has a run of another model: move it away")
         planned = json.loads(json.dumps(recipe.as_json()))
+        for flag in _OF_TRAINING:
+            was, wanted = (run["model"]["flags"].get(flag) for run in (found, planned))
+            if str(was) != str(wanted):
+                raise AnalysisError(
+                    f"{recipe.run_dir} has a run with --{flag} {was}, not {wanted}: move it away"
+                )
         for name in _PLANNED:
             if found[name] != planned[name]:
                 raise AnalysisError(

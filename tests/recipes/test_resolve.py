@@ -123,6 +123,11 @@ def test_an_attention_can_be_of_one_place() -> None:
     assert (found.model.attention_enc, found.model.attention_dec) == ("", "")
 
 
+def test_entmax_in_one_place_has_its_alpha() -> None:
+    assert recipe(attention_cross="entmax", attention_alpha=1.2).model.attention_alpha == 1.2
+    assert recipe(attention_cross="entmax").model.attention_alpha == 1.5
+
+
 @pytest.mark.parametrize("output", [1.0, 1.33, 1.5, 2.0])
 @pytest.mark.parametrize("attention", [1.0, 1.2, 1.5, 2.0])
 def test_entmax_has_any_alpha_and_named_kinds_take_none(output: float, attention: float) -> None:

@@ -329,10 +329,14 @@ def test_a_model_is_the_same_under_every_name() -> None:
         assert alphas_of(names) == (output, attention)
     others = [{"output": "softmax"}, {"output": "entmax15"}, {"output": "alpha_relu"}]
     others += [{"output": "alpha_relu", "output_tau": "1"}, BY_SORT, entmax(1.33, 1)]
+    others += [{"output": "alpha_relu", "output_alpha": 1.2}]
+    others += [{"attention_cross": "entmax", "attention_alpha": 1.2}]
     others += [{"attention": "rela_g"}, {"attention_enc": "rela_g"}, entmax(1.5, 1.5)]
     others += [{"attention": "entmax15"}, {"attention": "entmax15", "flags": scaled}]
     assert len(set(map(identity, others))) == len(others)
     assert alphas_of({"output": "alpha_relu"}) == alphas_of({"attention_enc": "entmax15"}) is None
+    relu = {"output": "alpha_relu", "output_alpha": 1.5, "attention_alpha": 1.0}
+    assert identity(relu) == identity({"output": "alpha_relu"})
     for tau in ("data", "weights"):
         relu = {"output": "alpha_relu", "output_tau": tau}
         assert identity(relu) == identity({"output": "alpha_relu"})

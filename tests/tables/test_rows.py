@@ -367,6 +367,9 @@ def test_runs_must_be_those_planned_and_seeds_trained_alike(tmp_path: Path) -> N
             first = replace(other, run_dir=first.run_dir)
         with pytest.raises(AnalysisError, match=f"{change}: move it away"):
             read_row([first])
+    smoothed = recipe_of(tmp_path, "quickstart", "softmax", 1, label_smoothing=0.3)
+    with pytest.raises(AnalysisError, match="label-smoothing"):
+        read_row([replace(smoothed, run_dir=row()[0].run_dir)])
     finish_translation(recipe_of(tmp_path, "quickstart", "softmax", 2, epochs=2), 30)
     with pytest.raises(AnalysisError, match="seed-2 has a run of another training"):
         read_row(row())
