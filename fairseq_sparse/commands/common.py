@@ -229,7 +229,8 @@ def check_outputs(
         if isinstance(text, (str, Path))
         for part in str(text).split(os.pathsep)  # A:B is an ensemble
     ]
-    others = [path.resolve() for path in map(Path, texts) if path.is_file()]
+    inputs = map(find_translations, map(Path, texts))  # also those of a run's folder
+    others = [path.resolve() for path in inputs if path.is_file()]
     for path in written:
         if path.resolve() in others:
             parser.error(f"{path} is named twice, and would be overwritten")

@@ -240,6 +240,8 @@ def wanted_stages(options: argparse.Namespace, made: Plan) -> list[str]:
         raise RecipeError(f"{made.title}: no stage {options.stages[0]}, only {', '.join(there)}")
     if names[0] not in STAGES[:2]:
         check_data(made)
+    if names[0] not in STAGES[:3]:
+        check_average(made)
     return names
 
 
@@ -251,6 +253,16 @@ def check_data(made: Plan) -> None:
             f"{train.folder} was not trained like this on the data in {data.folder} (give the "
             f"options that it was trained with): {'; '.join(changes)}"
         )
+
+
+def check_average(made: Plan) -> None:
+    """Check that the model to be measured was made from the present training."""
+    for stage in made.stages:
+        if stage.name == "average" and (changes := records.check(stage).differences):
+            raise RecipeError(
+                f"{stage.folder} has a model of another training or average; make it anew, by "
+                f"--stages average-analyze: {'; '.join(changes)}"
+            )
 
 
 def show_states(made: Plan, names: Sequence[str]) -> None:

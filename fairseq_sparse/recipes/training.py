@@ -170,7 +170,8 @@ def average(recipe: Recipe) -> Stage:
     settings = {"checkpoints": training.checkpoints, "exponential": training.exponential}
     if training.checkpoints != "best":
         settings["average"] = training.average
-    stale = (run / "alignment.json", recipe.score_file, run / "summary.json")
+    of_model = ("alignment.json", "empty.json", "summary.json")
+    stale = (*(run / name for name in of_model), recipe.score_file)
     return Stage(
         name="average",
         folder=run,

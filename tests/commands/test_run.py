@@ -146,6 +146,14 @@ def test_more_epochs_resume_a_finished_training(
     expected, found = parameters(tmp_path / last), parameters(copy / last)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
     assert json.loads((copy / "run" / "train.json").read_text())["epochs"] == 3
+    # What was measured of the model with fewer epochs is not mixed with what is measured now.
+    (copy / "run" / "empty.json").write_text("{}")
+    for stages in ("generate", "analyze"):
+        assert call(copy, raw, "--stages", stages, "--epochs", 3) == 1
+        assert "--stages average" in capfd.readouterr().err
+    assert call(copy, raw, "--stages", "average", "--epochs", 3) == 0
+    for name in ("empty.json", "bleu.json", "summary.json"):
+        assert not (copy / "run" / name).exists()
 
 
 def test_a_dry_run_changes_nothing(tmp_path: Path, raw: Path, capsys) -> None:

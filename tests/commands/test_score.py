@@ -115,6 +115,18 @@ def test_metrics_and_several_references_are_those_of_sacrebleu(texts, capfd) -> 
     assert "13a" in capfd.readouterr().err
 
 
+def test_the_translations_of_a_baseline_are_not_overwritten(tmp_path: Path, capsys) -> None:
+    baseline = tmp_path / "run" / "hyp.detok.txt"
+    baseline.parent.mkdir()
+    for path in (baseline, tmp_path / "out", tmp_path / "ref"):
+        path.write_text("A dog.\n")
+    files = [str(tmp_path / "out"), "--reference", str(tmp_path / "ref")]
+    with pytest.raises(SystemExit):
+        cli.run("score", [*files, "--baseline", str(baseline.parent), "--output", str(baseline)])
+    assert str(baseline) in capsys.readouterr().err
+    assert baseline.read_text() == "A dog.\n"
+
+
 def test_the_difference_from_a_baseline_is_tested(texts, capfd) -> None:
     baseline = ["--baseline", texts["other"], "--resamples", "50"]
     found = printed(capfd, texts["generated"], "--reference", texts["ref"], *baseline)
