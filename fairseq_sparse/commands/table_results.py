@@ -34,6 +34,7 @@ from fairseq_sparse.tables.columns import (
     conditions,
     values_of,
 )
+from fairseq_sparse.tables.models import PLACES
 from fairseq_sparse.tables.summaries import missing_parts, read_run
 
 COMMAND = "table results"
@@ -42,8 +43,12 @@ BENCHMARKS = ("training_step", "decoding")
 
 
 def model_name(summary: Summary) -> str:
-    """Return VARIANT or VARIANT+ATTENTION, as the command run names a model."""
-    attention = summary.get("model", {}).get("attention", "softmax")
+    """Return VARIANT or VARIANT+ATTENTION, as the command run names a model; of several kinds of
+    attention, all three."""
+    model = summary.get("model", {})
+    attention = model.get("attention", "softmax")
+    kinds = [model.get(f"attention_{place}") or attention for place in PLACES]
+    attention = "/".join(kinds if len(set(kinds)) > 1 else kinds[:1])
     name = summary.get("variant", summary["run"])
     return name if attention == "softmax" else f"{name}+{attention}"
 

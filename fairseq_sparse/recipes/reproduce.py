@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_sparse.errors import RecipeError
-from fairseq_sparse.recipes import ensemble, grid
+from fairseq_sparse.recipes import ensemble, grid, records
 from fairseq_sparse.recipes.launch import Launch, count_gpus
 from fairseq_sparse.recipes.plan import Command, Plan, Stage
 from fairseq_sparse.recipes.preparation import all_references
@@ -155,9 +155,22 @@ def read_rows(runs: Runs) -> dict[str, list[Row]]:
     from fairseq_sparse.tables.rows import read_row
 
     return {
-        dataset: [read_row(row, ensemble_folder(row)) for row in rows]
+        dataset: [read_row(row, finished_ensemble(row)) for row in rows]
         for dataset, rows in runs.recipes.items()
     }
+
+
+def finished_ensemble(recipes: Sequence[Recipe]) -> Path | None:
+    """Return the folder where the finished seeds of a row have decoded together; None if they have
+    not, or if the models have changed since."""
+    folder, members = ensemble_folder(recipes), [each for each in recipes if is_finished(each)]
+    if len(members) < 2 or not folder.is_dir():
+        return None
+    try:
+        stages = ensemble.plan(members, folder).stages
+    except RecipeError:  # a model is no longer there
+        return None
+    return folder if all(map(records.is_finished, stages)) else None
 
 
 def references(runs: Runs) -> dict[str, list[Path]]:

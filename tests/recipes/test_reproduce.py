@@ -11,7 +11,7 @@ import pytest
 from fairseq_sparse.commands import cli, sweep
 from fairseq_sparse.commands import reproduce as command
 from fairseq_sparse.errors import RecipeError
-from fairseq_sparse.recipes import reproduce, tables
+from fairseq_sparse.recipes import records, reproduce, tables
 from fairseq_sparse.recipes.plan import Plan, Stage
 from fairseq_sparse.recipes.recipe import Options, Recipe
 from fairseq_sparse.recipes.resolve import resolve
@@ -226,6 +226,31 @@ def test_a_sweep_has_each_pair_of_alphas_once_and_reuses_runs_of_tables(
     )
     runs = reproduce.plan_runs(table, (1, 3), Options(), tmp_path / "data", tmp_path / "runs")
     assert not reproduce.train(runs, 1) and not stand_in.notes.exists()
+
+
+def test_an_ensemble_of_models_that_have_changed_is_not_shown(tmp_path: Path) -> None:
+    options = Options(config="cpu", data_dir=tmp_path / "data")
+    members = [
+        resolve("quickstart", "softmax", replace(options, seed=seed, run_dir=tmp_path / str(seed)))
+        for seed in (1, 2)
+    ]
+    for member in members:
+        member.run_dir.mkdir()
+        for name in ("average.pt", "summary.json"):
+            (member.run_dir / name).write_text("")
+    assert reproduce.finished_ensemble(members) is None
+    folder = reproduce.ensemble_folder(members)
+    (folder / "stages").mkdir(parents=True)
+    (stage,) = reproduce.ensemble.plan(members, folder).stages
+    for path in stage.outputs:
+        path.write_text("")
+    records.write(stage, records.FINISHED, records.check(stage).inputs)
+    assert reproduce.finished_ensemble(members) == folder
+    model = members[1].run_dir / "average.pt"
+    model.write_text("of more epochs")
+    assert reproduce.finished_ensemble(members) is None
+    model.unlink()
+    assert reproduce.finished_ensemble(members) is None
 
 
 @pytest.mark.parametrize("wrong", ["0.5", "x", ""])

@@ -10,6 +10,7 @@ import pytest
 
 import toy
 from fairseq_sparse.commands import cli
+from fairseq_sparse.commands.table_results import model_name
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import sha256_of, write_json
 from fairseq_sparse.measure.cache import measurement_file
@@ -240,6 +241,16 @@ def test_scores_are_those_of_the_task(tmp_path: Path) -> None:
     both = rows_of(table_results(*(tmp_path / name for name in scores)).stdout)
     cells = dict(zip(both[0], both[3], strict=True))
     assert (cells["BLEU"], cells["word accuracy (%)"]) == ("-", "87.50")
+
+
+def test_a_model_has_the_speed_of_one_with_the_same_attention_everywhere() -> None:
+    for model, name in (
+        ({}, "softmax"),
+        ({"attention": "rela_g"}, "softmax+rela_g"),
+        ({"attention": "softmax", "attention_enc": "", "attention_cross": "softmax"}, "softmax"),
+        ({"attention_cross": "entmax15"}, "softmax+softmax/softmax/entmax15"),
+    ):
+        assert model_name({"run": "a", "variant": "softmax", "model": model}) == name
 
 
 def test_decoding_has_a_score_a_speed_and_a_share_of_the_judged_that_is_optimal(
