@@ -33,6 +33,7 @@ from fairseq_sparse.commands.models import (
     add_max_tokens,
     add_model_arguments,
     add_subwords,
+    describe,
     name_models,
 )
 from fairseq_sparse.errors import AnalysisError
@@ -103,8 +104,7 @@ def run(options: argparse.Namespace) -> None:
         found = calibrate(
             translator, batches, options.validation, options.subset, options.coverage, classes
         )
-        about = {"name": translator.name, "checkpoints": translator.checkpoints}
-        about |= {"output": translator.describe_output(), "subset": options.subset}
+        about = describe(translator, options.subset)
         rows += [{**about, **row} for row in found]
     tables = [calibration_table(rows)]
     if options.by_frequency:

@@ -16,6 +16,7 @@ from pathlib import Path
 from fairseq_sparse.commands.common import command_parser, positive
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of, read_json
+from fairseq_sparse.measure.alignment import SUBWORDS
 from fairseq_sparse.recipes import records
 from fairseq_sparse.recipes.plan import USER_DIR, Argument, Command, Plan, Stage
 
@@ -28,9 +29,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     text = "raw text; without it there is no BLEU"
     parser.add_argument("--reference", type=Path, metavar="FILE", help=text)
     parser.add_argument("--beam", type=positive, default=5, metavar="N", help="(default: 5)")
-    kinds = "subword_nmt", "sentencepiece", "none"
     text = "how subwords become words (default: by the marks in the dictionary)"
-    parser.add_argument("--post-process", choices=kinds, help=text)
+    parser.add_argument("--post-process", choices=SUBWORDS, help=text)
     parser.add_argument("--tokenizer", default="moses", help="moses (default) or space")
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
     return parser.parse_args(arguments)

@@ -13,6 +13,7 @@ from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_json, read_text, write_json, write_text
 from fairseq_sparse.measure.cache import measurement_file
 from fairseq_sparse.measure.machine import describe_environment
+from fairseq_sparse.recipes.corpora.clean import LINE_BREAK
 from fairseq_sparse.recipes.plan import (
     USER_DIR,
     Argument,
@@ -30,7 +31,7 @@ from fairseq_sparse.tables.summaries import RESULTS
 # for a line break.
 _MEASURES = re.compile(r"\bmeasures \| (\{.*\})")
 _SAMPLE = re.compile(r"^D-\d+\t\S+\t(.*)$", re.MULTILINE)
-_LINE_BREAK = re.compile(r" *<nl> *")
+_LINE_BREAK = re.compile(rf" *{LINE_BREAK} *")
 
 
 def _fairseq(recipe: Recipe, program: str, *more: Argument) -> list[Argument]:

@@ -6,6 +6,7 @@ from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes import catalogue
 from fairseq_sparse.recipes.catalogue import Entry, suggestion
 from fairseq_sparse.recipes.recipe import Flags, Model, Options
+from fairseq_sparse.tables.models import ALPHAS
 
 PLACES = {
     "attention_enc": "encoder self-attention",
@@ -13,7 +14,7 @@ PLACES = {
     "attention_cross": "cross-attention",
 }
 # Entmax whose alpha has a name of its own; it is faster, and takes no alpha.
-_ENTMAX = {1.0: "softmax", 1.5: "entmax15", 2.0: "sparsemax"}
+_ENTMAX = {alpha: name for name, alpha in ALPHAS.items()}
 
 
 def label(variant: str, options: Options) -> str:
@@ -106,7 +107,6 @@ def _attention_flags(attention: str, options: Options) -> Flags:
 def model(flags: Flags) -> Model:
     """Return the model that fairseq-train builds."""
     own = {name: x for name, x in flags.items() if is_model_flag(name) and x is not False}
-    named = {name: alpha for alpha, name in _ENTMAX.items()}
     output, attention = str(own["output-transform"]), str(own.get("attention", "softmax"))
     places = {place: str(own.get(place.replace("_", "-"), "")) for place in PLACES}
     alphas = catalogue.section("variants", "attentions")
@@ -115,7 +115,7 @@ def model(flags: Flags) -> Model:
         attention_alpha = own.get("attention-alpha", alphas["entmax"])
     return Model(
         output=output,
-        output_alpha=float(named.get(output) or own.get("output-alpha", 1.5)),
+        output_alpha=float(ALPHAS.get(output) or own.get("output-alpha", 1.5)),
         output_tau=str(own.get("output-tau", "")),
         output_algorithm=str(own.get("output-algorithm", "newton")),
         attention=attention,

@@ -8,14 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fairseq_sparse.errors import RecipeError
+from fairseq_sparse.recipes.corpora.clean import LINE_BREAK
 from fairseq_sparse.recipes.corpora.reading import raw_file
 from fairseq_sparse.recipes.plan import CORES, Argument, Command, Stage
 from fairseq_sparse.recipes.recipe import Corpus, Recipe
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SPLITS = ("train", "valid", "test")
-# A line break within a text of a language model; it is no part of a word.
-LINE_BREAK = "<nl>"
 # Fields of a corpus that do not change the prepared data.
 _NOT_DATA = {"files", "made_by", "gold_alignment", "gold_words"}
 

@@ -11,6 +11,7 @@ from typing import IO, Optional
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes.corpora.reading import decode, in_step, log, open_all, read_lines
 
+# A line break within a text of a language model; it is no part of a word.
 LINE_BREAK = "<nl>"
 
 

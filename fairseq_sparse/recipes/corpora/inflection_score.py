@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.files import lines_of
-from fairseq_sparse.measure.text.fairseq_output import check_whole
+from fairseq_sparse.measure.text.fairseq_output import HYPOTHESIS, check_whole
 from fairseq_sparse.recipes.corpora.inflection import from_units
 from fairseq_sparse.recipes.corpora.reading import decode, log, open_all, read_lines
 
 _UNKNOWN = "<<unk>>"  # printed by fairseq-generate for characters that no training form has
 _TARGET = re.compile(r"T-(\d+)\t(.*)")
-_GUESS = re.compile(r"D-(\d+)\t[^\t]*\t(.*)")
 _LANGUAGE = re.compile(r"[^\s/\0]+")  # it becomes part of a file's name
 _FIGURES = ("accuracy", "edit_distance", "items", "without_guess")
 
@@ -196,7 +195,7 @@ def _read_generated(path: Path, reference: Path, items: Items) -> Guesses:
             check_whole(path, line)
         if match := _TARGET.fullmatch(line):
             targets[int(match[1])] = from_units(match[2])
-        elif match := _GUESS.fullmatch(line):
+        elif match := HYPOTHESIS["D"].fullmatch(line):
             # the best of an n-best list comes first
             guesses.setdefault(int(match[1]), from_units(match[2]))
     if set(targets) != set(range(len(items))):
