@@ -257,12 +257,12 @@ def check_data(made: Plan) -> None:
 
 def check_average(made: Plan) -> None:
     """Check that the model to be measured was made from the present training."""
-    for stage in made.stages:
-        if stage.name == "average" and (changes := records.check(stage).differences):
-            raise RecipeError(
-                f"{stage.folder} has a model of another training or average; make it anew, by "
-                f"--stages average-analyze: {'; '.join(changes)}"
-            )
+    average = made.stages[2]
+    if changes := records.check(average).differences:
+        raise RecipeError(
+            f"{average.folder} has a model of another training or average; make it anew, by "
+            f"--stages average-analyze: {'; '.join(changes)}"
+        )
 
 
 def show_states(made: Plan, names: Sequence[str]) -> None:

@@ -124,17 +124,17 @@ def test_a_character_that_the_model_does_not_know_is_no_error(tmp_path: Path) ->
 
 def test_a_folder_of_guesses_is_scored_like_the_output_that_it_came_from(tmp_path: Path) -> None:
     score(tmp_path, generated([0, 1, 2, 3, 4, 5]))
-    expected = (tmp_path / "accuracy.json").read_text()
-    german = tmp_path / "guesses" / "german-out"
-    (tmp_path / "guesses" / "german-out.gz").write_bytes(gzip.compress(german.read_bytes()))
-    german.unlink()
+    expected = json.loads((tmp_path / "accuracy.json").read_text())
+    plain = tmp_path / "guesses" / "german-out"
+    (tmp_path / "guesses" / "german-out.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    plain.unlink()
     command = [str(tmp_path / "guesses"), "--reference", str(tmp_path / "test.tsv")]
     assert cli.run("score-inflection", [*command, "--json", str(tmp_path / "again.json")]) == 0
     # An empty guess is none in the shared task's format.
-    german = json.loads(expected)["languages"]["german"]
+    german = expected["languages"]["german"]
     again = json.loads((tmp_path / "again.json").read_text())
     assert again["languages"]["german"] == {**german, "without_guess": 1}
-    assert again["accuracy"] == json.loads(expected)["accuracy"]
+    assert again["accuracy"] == expected["accuracy"]
 
 
 def test_a_folder_of_guesses_for_other_items_is_refused(tmp_path: Path, capsys) -> None:

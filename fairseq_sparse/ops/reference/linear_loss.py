@@ -64,7 +64,7 @@ def _save(ctx, inputs, output):
 
 def _linear_loss_gradient(ctx, grad, *_):
     if grad is None:  # nothing that is differentiated depends on the loss
-        return (None,) * 13
+        return (None,) * len(ctx.needs_input_grad)
     sources, gradients = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
     # With large weights, a copy takes as long as a product. Autograd does not let anybody change
     # the gradients that are kept.
