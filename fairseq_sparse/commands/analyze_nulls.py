@@ -153,7 +153,7 @@ def run(options: argparse.Namespace) -> None:
     ranking = rank(rates)
     found = {"checkpoint": options.path, "data": options.data, "subset": options.subset}
     if bad is not None:
-        found |= evaluate(ranking, bad)
+        found |= evaluate(rates, bad)
     write_ranking(translator, rates, ranking, bad, options)
     if bad is not None:
         print(f"{found['bad']} of {found['pairs']} pairs are bad", file=sys.stderr)

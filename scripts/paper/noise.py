@@ -159,13 +159,12 @@ def precisions(
     those of a random order."""
     from fairseq_sparse.measure.attention.null_ranking import evaluate
 
-    ranking = sorted(values, key=lambda number: -values[number] if high else values[number])
+    rates = {number: value if high else -value for number, value in values.items()}
     every = set().union(*made.values())
-    parts = [*(made[kind] for kind in KINDS), every]
-    ranked = (
-        [number for number in ranking if number in bad or number not in every] for bad in parts
-    )
-    results = [evaluate(row, bad) for row, bad in zip(ranked, parts, strict=True)]
+    results = [
+        evaluate({n: rate for n, rate in rates.items() if n in bad or n not in every}, bad)
+        for bad in (*(made[kind] for kind in KINDS), every)
+    ]
     by_chance = [result["chance"]["average_precision"] for result in results]
     return [result["average_precision"] for result in results], by_chance
 

@@ -5,7 +5,8 @@ corresponds (Zhang, Titov, Sennrich 2021, "Sparse Attention with Linear Units"):
 **null rate** may be misaligned or mistranslated.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
@@ -107,41 +108,60 @@ def rank(rates: Mapping[int, float]) -> list[int]:
     return sorted(rates, key=lambda number: (-rates[number], number))
 
 
-def evaluate(ranking: Sequence[int], bad: AbstractSet[int]) -> dict[str, Any]:
+def evaluate(rates: Mapping[int, float], bad: AbstractSet[int]) -> dict[str, Any]:
     """Return the precision with which a ranking finds the known bad pairs, and that of chance.
 
+    Pairs with the same rate may come in any order: the precisions are means over all of them, so
+    that the order of the corpus decides nothing. Chance is that all rates are the same.
+
     Args:
-        ranking: numbers of pairs.
-        bad: numbers of the bad pairs; pairs that are not ranked do not count.
+        rates: of the pairs, by their numbers; the highest comes first.
+        bad: numbers of the bad pairs; pairs without a rate do not count.
 
     Returns:
         ``pairs`` and ``bad``, the number of all and of bad pairs; ``precision``: for each of
         ``CUTOFFS`` and for the number of bad pairs, the rank ``at`` and ``value``, the share of bad
         pairs down to it; ``average_precision``, the mean of the precisions at the ranks of the bad
-        pairs; and ``chance`` with ``precision`` and ``average_precision``, their means over all
-        orders.
+        pairs; and ``chance`` with ``precision`` and ``average_precision``.
 
     Raises:
         AnalysisError: no ranked pair is bad, or all are.
     """
-    labels = [number in bad for number in ranking]
-    pairs, found = len(labels), sum(labels)
+    pairs, found = len(rates), sum(number in bad for number in rates)
     if not 0 < found < pairs:
         raise AnalysisError(f"{found} of {pairs} ranked pairs are bad: precision is undefined")
-    hits = [0]
-    for label in labels:
-        hits.append(hits[-1] + label)
-    # At rank k of a random order, a bad pair has (k - 1)(bad - 1)/(pairs - 1) bad pairs above it.
-    above = (found - 1) / (pairs - 1)
-    chance = above + (1 - above) * sum(1 / k for k in range(1, pairs + 1)) / pairs
+    sizes, hits = Counter(rates.values()), Counter(rates[n] for n in rates if n in bad)
+    ties = [(sizes[rate], hits[rate]) for rate in sorted(sizes, reverse=True)]
+    precisions, average = _expected_precisions(ties)
     cutoffs = sorted({*(k for k in CUTOFFS if k <= pairs), found})
     return {
         "pairs": pairs,
         "bad": found,
-        "precision": [{"at": k, "value": hits[k] / k} for k in cutoffs],
-        "average_precision": sum(hits[k] / k for k in range(1, pairs + 1) if labels[k - 1]) / found,
-        "chance": {"precision": found / pairs, "average_precision": chance},
+        "precision": [{"at": k, "value": precisions[k - 1]} for k in cutoffs],
+        "average_precision": average,
+        "chance": {
+            "precision": found / pairs,
+            "average_precision": _expected_precisions([(pairs, found)])[1],
+        },
     }
+
+
+def _expected_precisions(ties: Iterable[tuple[int, int]]) -> tuple[list[float], float]:
+    """Return the precision at each rank and the average precision, means over all orders of ties.
+
+    Args:
+        ties: for each rate, the highest first, the numbers of all and of bad pairs that have it.
+    """
+    precisions: list[float] = []
+    above, total = 0, 0.0
+    for size, bad in ties:
+        for place in range(size):
+            rank = len(precisions) + 1
+            precisions.append((above + (place + 1) * bad / size) / rank)
+            # Among `place` others of its rate, a bad pair has place (bad - 1)/(size - 1) bad ones.
+            total += bad / size * (above + 1 + place * (bad - 1) / max(size - 1, 1)) / rank
+        above += bad
+    return precisions, total / above
 
 
 def read_labels(path: Path, sentences: int) -> set[int]:

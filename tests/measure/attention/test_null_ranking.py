@@ -110,33 +110,48 @@ def test_ranking_is_from_the_highest_rate_and_then_by_number(rates):
         assert rates[first] > rates[second] or (rates[first] == rates[second] and first < second)
 
 
-@given(st.lists(st.booleans(), min_size=2, max_size=130), st.randoms())
-def test_precision(labels, random):
-    ranking = list(range(1000, 1000 + len(labels)))
-    random.shuffle(ranking)
-    bad = {number for number, label in zip(ranking, labels, strict=True) if label}
-    if len(bad) in (0, len(labels)):
+PAIRS = st.lists(st.tuples(st.booleans(), st.sampled_from([0.0, 0.5, 1.0])), min_size=2, max_size=6)
+
+
+def ordered(pairs):
+    """Return the labels of (label, rate) pairs from the highest rate on, in each order of ties."""
+    for order in itertools.permutations(pairs):
+        if all(first[1] >= second[1] for first, second in itertools.pairwise(order)):
+            yield [label for label, _ in order]
+
+
+@given(PAIRS)
+def test_precisions_are_means_over_the_orders_of_ties(pairs):
+    rates = {number: rate for number, (_, rate) in enumerate(pairs)}
+    bad = {number for number, (label, _) in enumerate(pairs) if label}
+    if len(bad) in (0, len(pairs)):
         with pytest.raises(AnalysisError, match="ranked pairs are bad"):
-            evaluate(ranking, bad)
+            evaluate(rates, bad)
         return
-    found = evaluate(ranking, bad | {7})  # 7 is bad, but was not ranked
-    assert (found["pairs"], found["bad"]) == (len(labels), len(bad))
+    found = evaluate(rates, bad | {99})  # 99 is bad, but has no rate
+    assert (found["pairs"], found["bad"]) == (len(pairs), len(bad))
+    orders = list(ordered(pairs))
+    means = statistics.fmean(map(references.average_precision, orders))
+    assert found["average_precision"] == pytest.approx(means)
+    assert [part["at"] for part in found["precision"]] == [len(bad)]
+    means = statistics.fmean(sum(labels[: len(bad)]) / len(bad) for labels in orders)
+    assert found["precision"][0]["value"] == pytest.approx(means)
+    orders = list(itertools.permutations(label for label, _ in pairs))
+    means = statistics.fmean(map(references.average_precision, orders))
+    assert found["chance"]["average_precision"] == pytest.approx(means)
+    assert found["chance"]["precision"] == pytest.approx(len(bad) / len(pairs))
+
+
+@pytest.mark.parametrize("count", [9, 10, 50, 130])
+def test_precision_down_to_a_rank(count):
+    labels = [number % 3 == 0 for number in range(count)]
+    rates = {number: -number for number in range(count)}  # no ties
+    found = evaluate(rates, set(range(0, count, 3)))
     assert found["average_precision"] == pytest.approx(references.average_precision(labels))
-    expected = {k for k in (10, 50, 100) if k <= len(labels)} | {len(bad)}
+    expected = {k for k in (10, 50, 100) if k <= count} | {sum(labels)}
     assert [part["at"] for part in found["precision"]] == sorted(expected)
     for part in found["precision"]:
-        assert part["value"] == sum(labels[: part["at"]]) / part["at"]
-
-
-@pytest.mark.parametrize(("pairs", "bad"), [(2, 1), (5, 1), (6, 2), (6, 5)])
-def test_chance_is_the_mean_over_all_orders(pairs, bad):
-    found = [evaluate(order, range(bad)) for order in itertools.permutations(range(pairs))]
-    chance = found[0]["chance"]
-    mean = statistics.fmean(result["average_precision"] for result in found)
-    assert chance["average_precision"] == pytest.approx(mean)
-    for number in range(len(found[0]["precision"])):
-        mean = statistics.fmean(result["precision"][number]["value"] for result in found)
-        assert chance["precision"] == pytest.approx(mean)
+        assert part["value"] == pytest.approx(sum(labels[: part["at"]]) / part["at"])
 
 
 def test_labels(tmp_path):
