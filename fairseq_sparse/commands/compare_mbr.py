@@ -3,7 +3,7 @@
 With each run, translations of the test set are sampled in three ways: from the model's own
 distribution, by epsilon-sampling (tokens with a probability of at least .02) and from the nucleus
 (.9). fairseq-sparse mbr chooses among the samples. All results, and beam search with every run, are
-compared with beam search of the first run by sacreBLEU's paired bootstrap: FOLDER/table.txt. When
+compared with beam search of the first run (fairseq-sparse compare): FOLDER/table.txt. When
 started again, it does what is not done yet.
 """
 
@@ -28,7 +28,7 @@ from fairseq_sparse.files import read_json
 from fairseq_sparse.recipes import engine, stages
 from fairseq_sparse.recipes.ensemble import check_together
 from fairseq_sparse.recipes.evaluation import generate
-from fairseq_sparse.recipes.plan import Argument, Command, Plan, Stage
+from fairseq_sparse.recipes.plan import Command, Plan, Stage
 from fairseq_sparse.recipes.preparation import all_references
 from fairseq_sparse.recipes.recipe import Flags, Recipe
 
@@ -38,8 +38,6 @@ METHODS: dict[str, Flags] = {
     "epsilon": {"sampling-epsilon": 0.02},
     "nucleus": {"sampling-topp": 0.9},
 }
-# sacreBLEU calls the systems by the paths that it is given, which are relative to the folder $0.
-_COMPARE = 'cd "$0" && exec sacrebleu "$@"'
 
 
 def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
@@ -88,9 +86,8 @@ def plan(recipes: Sequence[Recipe], out: Path, samples: int, utility: str, seed:
     table = out / "table.txt"
     text = first.prepared / "text" / f"test.{first.corpus.target}"
     references = all_references(first.corpus, text)
-    places = (str(system.relative_to(out)) for system in systems)
-    argv: tuple[Argument, ...] = ("sh", "-c", _COMPARE, out, *references, "-i", *places)
-    argv += ("-m", "bleu", "chrf", *tokens, "--paired-bs", "--format", "text")
+    named = (f"{system.relative_to(out)}={system}" for system in systems)
+    argv = ("fairseq-sparse", "compare", *named, "--reference", *references, *tokens)
     add("compare", (*references, *systems), Command(argv, stdout=table), table)
     title = f"{first.dataset}, minimum Bayes risk"
     return Plan(title, tuple(every), environment=stages.environment(first))

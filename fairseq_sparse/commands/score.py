@@ -147,7 +147,7 @@ def describe(result: dict[str, Any]) -> str:
             signature = result["signature" if key == "bleu" else f"{key}_signature"]
             versus = ""
             if "p" in result:
-                versus = f", baseline {result['baseline'][key]:.2f}, p = {result['p'][key]:.4f}"
+                versus = f", baseline {result['baseline'][key]:.2f}, p = {result['p'][key]:.2g}"
             lines.append(f"{label} = {result[key]:.2f}{versus}  {signature}")
     if "tokenized_bleu" in result:
         score, signature = result["tokenized_bleu"], result["tokenized_signature"]
@@ -179,7 +179,8 @@ def run(options: argparse.Namespace) -> None:
             path = given / GENERATED
             lines = lines_of(path)
         tokens = [texts[0] for texts in fairseq_output.sort_hypotheses(path, lines, "H")]
-        result |= score_tokens(tokens, read(options.tokenized_reference))
+        reference = fairseq_output.read_parallel(options.tokenized_reference, len(tokens), path)
+        result |= score_tokens(tokens, reference)
     if options.by_frequency:
         of_words = measure_frequencies(options.by_frequency, options.tokenize, references)
         result["by_frequency"] = of_words(hypotheses)

@@ -26,5 +26,6 @@ def test_results_are_scored_with_all_references(tmp_path: Path) -> None:
     (*_, compare) = compare_mbr.plan([finished(tmp_path)], tmp_path / "out", 3, "chrf", 1).stages
     (command,) = compare.commands
     texts = [Path(word).name for word in command.argv]
-    assert texts[texts.index("-i") - 4 : texts.index("-i")] == NAMES
+    start = texts.index("--reference") + 1
+    assert texts[start : start + 5] == [*NAMES, "--tokenize"]
     assert {path.name for path in compare.inputs} >= set(NAMES)

@@ -201,6 +201,12 @@ def test_a_second_score_is_that_of_multi_bleu(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text("".join(f"{line[::-1]}\n" for line in tokens))
     score(tmp_path, generated([2, 0, 3, 1], hypotheses), REFERENCES, *options)
     assert json.loads((tmp_path / "bleu.json").read_text())["tokenized_bleu"] == 0
+    # In a run's folder, the translations may be of more sentences than the lines H-ID.
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "hyp.detok.txt").write_text("".join(f"{x}\n" for x in hypotheses))
+    (tmp_path / "run" / "generate-test.txt").write_text(generated([2, 0, 1], hypotheses[:3]))
+    arguments = [tmp_path / "run", "--reference", tmp_path / "tokens", *options]
+    assert cli.run("score", list(map(str, arguments))) == 1
     (tmp_path / "tokens").write_text("one line\n")
     result = score(tmp_path, generated([0, 1, 2, 3]), REFERENCES, *options)
     assert result.returncode == 1 and str(tmp_path / "tokens") in result.stdout

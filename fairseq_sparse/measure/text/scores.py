@@ -58,8 +58,9 @@ def score_systems(
 
     The test is that of ``sacrebleu --paired-bs``: the sentences of the test set are resampled with
     replacement, the same for both systems; p is the share of draws whose difference in score
-    exceeds the mean of all by more than the difference on the test set itself (Koehn 2004). The
-    random numbers start at ``SACREBLEU_SEED``, 12345 by default.
+    exceeds the mean of all by more than the difference on the test set itself (Koehn 2004). For
+    equal scores it is 1, where sacreBLEU, which counts no draw of identical systems, has the
+    smallest p that there is. The random numbers start at ``SACREBLEU_SEED``, 12345 by default.
 
     Args:
         systems: the translations of each system.
@@ -81,7 +82,10 @@ def score_systems(
             name,
             str(signature),
             [result.score for result in found[name]],
-            [result.p_value for result in found[name][1:]],
+            [
+                1.0 if result.score == found[name][0].score else result.p_value
+                for result in found[name][1:]
+            ],
         )
         for name, signature in signatures.items()
     ]
@@ -110,7 +114,7 @@ def score_table(names: Sequence[str], found: Sequence[Scores]) -> tuple[list[str
         for row, score, p in zip(rows, each.scores, [None, *each.p, None], strict=False):
             row.append(f"{score:.2f}")
             if each.p:
-                row.append("" if p is None else f"{p:.4f}")
+                row.append("" if p is None else f"{p:.2g}")
     return header, rows
 
 

@@ -82,7 +82,7 @@ def baseline_table(result: Mapping[str, Any]) -> tuple[list[str], list[list[obje
     """Return header and row of the comparison with another system."""
     row = result["baseline"]
     header = ["right here alone", "right in the baseline alone", "p (McNemar, exact)"]
-    cells = [row["right_alone"], row["baseline_right_alone"], f"{row['p']:.4f}"]
+    cells = [row["right_alone"], row["baseline_right_alone"], f"{row['p']:.2g}"]
     return [*header, "languages ahead", "behind"], [
         [*cells, row["languages_ahead"], row["languages_behind"]]
     ]

@@ -76,6 +76,13 @@ def test_p_is_that_of_the_command_line(
     assert f"tok:{tokenize}" in signature and "bs:200" in signature
 
 
+def test_equal_systems_do_not_differ(references: list[str], tmp_path: Path) -> None:
+    lines = spoilt(references, 0.3)
+    runs = [make_run(tmp_path / name, lines, references) for name in ("a", "b")]
+    (p,), _ = paired_bootstrap(runs, [write(tmp_path / "reference", references)], samples=50)
+    assert p == 1
+
+
 def test_all_references_of_a_test_set_count(references: list[str], tmp_path: Path) -> None:
     second = spoilt(references, 0.5)
     paths = [
