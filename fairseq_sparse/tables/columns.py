@@ -145,6 +145,7 @@ _CONDITIONS = (
     ("data", "dataset"),
     ("note on the data", "dataset_note"),
     ("sacreBLEU", "bleu.signature"),
+    ("attention measured between", "attention_between"),
     ("CPU", "hardware.cpu"),
     ("CPU threads", "hardware.threads"),
     ("GPUs", "hardware.gpus"),

@@ -227,9 +227,10 @@ def notes(table: Table, dataset: str, rows: Sequence[Row], signature: Optional[s
     if training:
         updates = sorted({part["updates"] for part in training})
         lines.append(f"updates: {_range([f'{count:,}' for count in updates])}")
-        hours = sorted(part["seconds"] / 3600 for part in training)
-        each = _range([f"{hour:.2f}" for hour in hours])
-        lines.append(f"training time: {each} hours per run, {sum(hours):.2f} in total")
+        hours = sorted(part["seconds"] / 3600 for part in training if "seconds" in part)
+        if hours:
+            each = _range([f"{hour:.2f}" for hour in hours])
+            lines.append(f"training time: {each} hours per run, {sum(hours):.2f} in total")
     lines += [f"{label}: {text}" for label, text in conditions(summaries, table.columns)]
     if signature and "bleu" in table.columns:
         tests = sum(len(row.p) for row in rows)

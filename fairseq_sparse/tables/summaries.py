@@ -18,7 +18,7 @@ from fairseq_sparse.checkpoints.names import LAST
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_json, read_text, sha256_of
 from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS
-from fairseq_sparse.measure.cache import measurement_file
+from fairseq_sparse.measure.cache import FORMAT, measurement_file
 from fairseq_sparse.measure.training_log import (
     Records,
     read_log,
@@ -201,19 +201,22 @@ def summarize_training(records: Records, best: str = "") -> Summary:
     # The last line of a killed training may end before its speed.
     speeds = [found["wps"] for found in tagged["train_inner"] if "wps" in found]
     updates = max(int(found["num_updates"]) for found in ends)
+    times = training_seconds(records)
     valid = [{}, *tagged["valid"]]
     summary: Summary = {
         "epochs": max(int(found["epoch"]) for found in ends),
         "updates": updates,
-        "seconds": float(np.interp(updates, *zip(*training_seconds(records), strict=True))),
     }
+    if len(times) > 1:  # a table of validations has none
+        summary["seconds"] = float(np.interp(updates, *zip(*times, strict=True)))
+    if speeds or "wps" in last:
+        summary["words_per_second"] = statistics.median(speeds or [last["wps"]])
     if "watt_hours" in last:
         summary["watt_hours"] = last["watt_hours"]  # the total over all parts
     if tagged["model"]:
         summary["parameters"] = int(tagged["model"][-1]["parameters"])
     return {
         **summary,
-        "words_per_second": statistics.median(speeds or [last.get("wps", 0.0)]),
         "improving": still_improving(records),
         "train": _select(last),
         "valid": _select(best_validation(valid, best) if best else valid[-1]),
@@ -279,8 +282,12 @@ def _read_measured(run: Path, name: str, subset: str) -> Optional[dict[str, Any]
     model = next(filter(Path.is_file, models), None)
     try:
         kept = read_json(measurement_file(model or run / MODELS[0], name, subset))
-        if model is None or kept["made_from"]["checkpoint"] == sha256_of(model):
-            return kept["result"]
+        made_from = kept["made_from"]
+        if made_from["format"] != FORMAT:
+            return None
+        if model is None or made_from["checkpoint"] == sha256_of(model):
+            between = "tokens" if made_from.get("subwords", "none") == "none" else "words"
+            return {"between": between, **kept["result"]}
     except (FileNotFoundError, KeyError, TypeError, ValueError):
         pass
     return None
@@ -295,17 +302,19 @@ def read_attention(run: Path, subset: str = "test") -> Summary:
     """Return the mean rates of each place of attention over layers and heads."""
     # Where older recipes wrote it, and users may.
     path = run / attention_file(subset)
-    rates = (_read_measured(run, "attention", subset) or read_json(path)).get("attention")
+    kept = _read_measured(run, "attention", subset) or read_json(path)
+    rates = kept.get("attention")
     if not rates:
         raise AnalysisError(f"{path} has no rates: run the stage analyze again")
     names = ("sparsity", "null", "layer_null", "nonzeros", "first", "eos")
     with _naming(path):
-        return {
+        found: Summary = {
             "attention": {
                 place: {name: part[name] for name in names if name in part}
                 for place, part in rates.items()
             }
         }
+    return {**found, "attention_between": kept["between"]} if "between" in kept else found
 
 
 def read_alignment(run: Path) -> Summary:

@@ -13,12 +13,13 @@ from fairseq_sparse.commands import cli
 from fairseq_sparse.commands.table_results import model_name
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import sha256_of, write_json
-from fairseq_sparse.measure.cache import measurement_file
+from fairseq_sparse.measure.cache import FORMAT, measurement_file
 from fairseq_sparse.measure.machine import describe_environment
 from fairseq_sparse.measure.training_log import read_log
 from fairseq_sparse.recipes.evaluation import summarize
 from fairseq_sparse.recipes.recipe import Options
 from fairseq_sparse.recipes.resolve import resolve
+from fairseq_sparse.tables.columns import conditions
 from fairseq_sparse.tables.summaries import (
     missing_parts,
     read_generation,
@@ -324,11 +325,18 @@ def test_one_summary_of_a_plain_training_is_for_all(plain: Path) -> None:
         path = measurement_file(plain / "checkpoint_best.pt", name, "test")
         path.parent.mkdir(exist_ok=True)
         digest = sha256_of(plain / "checkpoint_best.pt")
-        write_json(path, {"made_from": {"checkpoint": digest}, "result": result})
+        made_from = {"checkpoint": digest, "format": FORMAT, "subwords": "subword_nmt"}
+        write_json(path, {"made_from": made_from, "result": result})
     summary, _ = read_run(plain)
     assert summary["test"] == {"nonzeros": 2.5, "prob_sum": 1.5, "gold_zero": 25}
     assert summary["attention"] == {"cross": {"null": 0.5}}
+    assert ("attention measured between", "words") in conditions([summary])
     assert len(missing_parts([summary])) == 1
+    for changed, there in (({"subwords": "none"}, True), ({"format": FORMAT - 1}, False)):
+        write_json(path, {"made_from": made_from | changed, "result": result})
+        summary, _ = read_run(plain)
+        assert ("attention" in summary) == there
+        assert (("attention measured between", "tokens") in conditions([summary])) == there
     path.write_text('{"made_from"')  # damaged
     assert "attention" not in read_run(plain)[0] and "test" in read_run(plain)[0]
     (plain / "checkpoint_best.pt").write_bytes(b"trained further")
@@ -399,10 +407,16 @@ def test_a_training_that_still_improved_is_named(run: Path, capsys) -> None:
         assert (said in capsys.readouterr().out) == improving
     # A published run has the validations alone, and perhaps a summary from before.
     (run / "logs" / "train.log").unlink()
-    (run / "training.tsv").write_text("loss\tnum_updates\tbest_loss\n3\t1\t\n2\t2\t2\n")
+    (run / "training.tsv").write_text(
+        "epoch\tloss\tnum_updates\tbest_loss\n1\t3\t1\t\n2\t2\t2\t2\n"
+    )
     (run / "summary.json").write_text('{"dataset": "toy", "training": {"updates": 2}}')
     assert cli.run("table results", [str(run)]) == 0
     assert said in capsys.readouterr().out
+    # Time and speed, which it does not have, are not 0.
+    (run / "summary.json").unlink()
+    training = read_run(run)[0]["training"]
+    assert training["updates"] == 2 and not {"seconds", "words_per_second"} & training.keys()
 
 
 def test_shares_of_what_the_search_proved_are_of_all_sentences(tmp_path: Path) -> None:
