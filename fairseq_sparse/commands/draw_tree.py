@@ -86,6 +86,8 @@ def run(options: argparse.Namespace) -> None:
         for tree in trees:
             name = f"{tree['name']}-" if len(options.path) > 1 else ""
             name = f"{name}{tree['subset']}-{tree['sentence']}".replace(os.sep, "_")
+            seeds = sum(key == name or key.startswith(f"{name}-seed-") for key in figures)
+            name += f"-seed-{seeds + 1}" if seeds else ""
             figures[name] = draw_tree(tree, options.min_prob, tree["source"])
         write_plots(figures, options)
 

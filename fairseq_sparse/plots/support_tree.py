@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fairseq_sparse.plots.pictures import font_families
+from fairseq_sparse.tables.sentences import number_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,7 +76,7 @@ def _draw_branch(
     axes.text(
         x + 0.42 * (cx - x),
         y + 0.42 * (cy - y),
-        f"{child['probability']:.2g}",
+        number_text(child["probability"]),
         fontsize=7,
         ha="center",
         color="#444444",

@@ -50,7 +50,7 @@ def tree_text(tree: dict[str, Any], min_prob: float = 0.0) -> str:
             end = "" if child["expanded"] else " ..."
             if child["token"] == tree["eos"]:
                 end = f"  (in all {child['total']:.4g})"
-            lines.append(f"{'  ' * depth}{child['token']} {child['probability']:.4g}{end}")
+            lines.append(f"{'  ' * depth}{child['token']} {number_text(child['probability'])}{end}")
             add_children(child, depth + 1)
         if len(shown) < len(node["children"]):
             lines.append(f"{'  ' * depth}... {len(node['children']) - len(shown)} more")

@@ -321,6 +321,12 @@ def test_tree(data: Path, paths: list[Path], tmp_path: Path, capsys) -> None:
         assert tree["mass"] <= 1 + 1e-4  # weights of 1.5-ReLU are divided by their sum
     names = {f"plot-{name}-test-{number}.png" for name in FLAGS for number in (0, 2)}
     assert {path.name for path in tmp_path.glob("*.png")} == names
+    seeds = [f"seeds={path}" for path in paths[:2]]
+    options = ["--sentence", "0", "--nodes", "5", "--plots", tmp_path / "plot.png"]
+    assert call_here("draw tree", data, "--path", *seeds, *options) == 0
+    named = {path.name for path in tmp_path.glob("plot-seeds-*.png")}
+    assert named == {"plot-seeds-test-0.png", "plot-seeds-test-0-seed-2.png"}
+    capsys.readouterr()
     arguments = ["draw tree", data, "--path", paths[0], "--sentence", 999]
     assert_refused(capsys, "--sentence 999", call_here, *arguments)
 

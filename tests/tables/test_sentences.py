@@ -19,7 +19,8 @@ def test_a_tree_has_a_line_for_each_node_and_says_what_it_hides():
     below = [node("</s>", 0.75, 0.375), node("b", 0.25, 0.125, expanded=False)]
     root = node("", 1, 1, node("a", 0.5, 0.5, *below), node("</s>", 0.25, 0.25))
     tree = {"root": root, "eos": "</s>"}
-    lines = ["a 0.5", "  </s> 0.75  (in all 0.375)", "  b 0.25 ...", "</s> 0.25  (in all 0.25)"]
+    lines = ["a 0.500", "  </s> 0.750  (in all 0.375)", "  b 0.250 ..."]
+    lines += ["</s> 0.250  (in all 0.25)"]
     assert tree_text(tree).splitlines() == lines
     shown = [lines[0], lines[1], "  ... 1 more", "... 1 more"]
     assert tree_text(tree, min_prob=0.3).splitlines() == shown
