@@ -116,7 +116,12 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         add(f"--attention{place}", default="", metavar="KIND", help="see --list")
     add("--output-alpha", type=float, metavar="X", help="alpha of the output; 1 is softmax")
     add("--attention-alpha", type=float, metavar="X", help="alpha of entmax attention")
-    add("--output-tau", default="", metavar="TAU", help="of alpha_relu: weights, data, formula or a number")
+    add(
+        "--output-tau",
+        default="",
+        metavar="TAU",
+        help="of alpha_relu: weights, data, formula or a number",
+    )
     add("--output-algorithm", default="", metavar="NAME", help="how the threshold is found")
     add("--label-smoothing", type=float, metavar="X")
 

@@ -36,7 +36,8 @@ def read_ranking(path: Path) -> list[dict[str, str]]:
 def draw_sample(
     ranking: Sequence[Mapping[str, str]], pairs: int, ends: int, seed: int
 ) -> list[dict[str, str]]:
-    """Draw pairs from both ends of a ranking, and shuffle them.
+    """Draw pairs from both ends of a ranking, and shuffle them. Chance decides which of the pairs
+    with the same null rate belong to an end.
 
     Args:
         pairs: number of pairs to draw from each end.
@@ -56,8 +57,10 @@ def draw_sample(
             f"the ranking has {len(ranking)} pairs: too few for two ends of {ends}; reduce --pool"
         )
     draw = random.Random(seed)
-    chosen = [(HIGH, row) for row in draw.sample(ranking[:ends], pairs)]
-    chosen += [(LOW, row) for row in draw.sample(ranking[-ends:], pairs)]
+    rows = draw.sample(ranking, len(ranking))
+    rows.sort(key=lambda row: -float(row["null_rate"]))
+    chosen = [(HIGH, row) for row in draw.sample(rows[:ends], pairs)]
+    chosen += [(LOW, row) for row in draw.sample(rows[-ends:], pairs)]
     draw.shuffle(chosen)
     used: set[str] = set()
     names = ("sentence", "null_rate", "source", "target")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any, Optional
 
 from fairseq_sparse.measure.cache import BEAM
@@ -51,10 +52,14 @@ def gold_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def _parameter(row: dict[str, Any], value: Optional[float]) -> str:
-    """Format a limit; a temperature with all its digits, since it has been rounded up."""
+    """Format a limit so that the one that is printed covers no less; temperatures are rounded up
+    already."""
     if value is None:
         return "-"
-    return f"{value:.4f}" if row["sets"] == "temperature" else f"{value:.5g}"
+    if row["sets"] == "temperature":
+        return f"{value:.4f}"
+    safe = ROUND_CEILING if row["sets"] == "top-p" else ROUND_FLOOR
+    return f"{Context(prec=5, rounding=safe).create_decimal_from_float(value):g}"
 
 
 def calibration_table(rows: Sequence[dict[str, Any]]) -> Table:
@@ -98,7 +103,7 @@ def certified_table(rows: Sequence[dict[str, Any]]) -> Table:
 def empty_table(rows: Sequence[dict[str, Any]]) -> Table:
     """Return the header and the rows for ``Measurements.empty``."""
     header = [*_MODEL, "sentences", "scores", "p(empty) > p(best) (%)", "p(empty) = 0 (%)"]
-    header += ["mean log p(empty)", "mean log p(best)"]
+    header += ["mean log p(empty) where p > 0", "mean log p(best) where p > 0"]
     lines = [
         [*_model(row), f"{row['sentences']:,}", row["scores"]]
         + [_percent(row["empty_is_best"]), _percent(row["empty_is_impossible"])]

@@ -52,6 +52,17 @@ def test_pairs_are_of_both_ends_and_in_no_order(ranking: Path) -> None:
     assert sample == draw_sample(rows, 10, 20, seed=3) != draw_sample(rows, 10, 20, seed=4)
 
 
+def test_chance_decides_between_equal_rates() -> None:
+    fields = ("null_rate", "source", "target")
+    rows = [{"sentence": str(n), **dict.fromkeys(fields, "0.0")} for n in range(PAIRS)]
+    drawn = {
+        (row["end"], int(row["sentence"]) // (PAIRS // 2))
+        for seed in range(10)
+        for row in draw_sample(rows, 10, 20, seed)
+    }
+    assert len(drawn) == 4  # both ends have pairs from both halves of the corpus
+
+
 def test_from_the_ranking_to_the_shares(ranking: Path, tmp_path: Path, capsys) -> None:
     folder = tmp_path / "sheet"
     command = [str(ranking), "--output-folder", str(folder), "--pairs", "10", "--pool", "20"]

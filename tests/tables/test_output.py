@@ -1,5 +1,9 @@
 """Tables of the output's statistics."""
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from fairseq_sparse.tables.output import (
     calibration_table,
     certified_table,
@@ -35,6 +39,14 @@ def test_a_temperature_is_not_rounded_down():
         row |= {"parameter": temperature, "by_class": [part]}
         for table in (calibration_table, class_table):
             assert f"{temperature}" in table([row])[1][0]
+
+
+@given(st.floats(1e-9, 1, exclude_max=True), st.sampled_from(["top-p", "min-p", "epsilon"]))
+def test_a_limit_that_is_printed_covers_no_less(parameter, sets):
+    row = {**MODEL, "wanted": 0.9, "sets": sets, "covered": 0.9, "size": 2.5}
+    printed = float(calibration_table([{**row, "parameter": parameter}])[1][0][5])
+    assert printed == pytest.approx(parameter, rel=1e-4)
+    assert printed >= parameter if sets == "top-p" else printed <= parameter
 
 
 def test_a_curve_is_shown_by_its_ends():

@@ -64,6 +64,8 @@ def mean_of(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         raise AnalysisError("seeds of one model must have the same attention in the same places")
     for name in parts[0]:
         values = [part[name] for part in parts]
+        if name == "heads" and len(set(map(len, values))) > 1:
+            raise AnalysisError("seeds of one model must have the same number of heads")
         if name in ("heads", "best_head"):
             continue
         if isinstance(values[0], (str, int)):

@@ -47,7 +47,8 @@ def summarize(samples: Sequence[Sequence[str]]) -> dict[str, float]:
     Returns:
         ``samples``, ``tokens``, ``vocabulary`` (different tokens), ``repetition_L``,
         ``repetition`` (the mean over the windows L), ``seq_rep_4`` and ``distinct_N``. Repetition
-        is of all tokens together; seq-rep-n and distinct-n are means over the samples.
+        is of all tokens together; seq-rep-4 is the mean over the samples of four tokens or more,
+        distinct-n that over the samples that are not empty; 0 without any.
     """
     tokens = sum(map(len, samples))
     windows = {
@@ -55,8 +56,10 @@ def summarize(samples: Sequence[Sequence[str]]) -> dict[str, float]:
         / max(tokens, 1)
         for window in WINDOWS
     }
-    means = {"seq_rep_4": [repeated_ngrams(sample, 4) for sample in samples]} | {
-        f"distinct_{order}": [distinct(sample, order) for sample in samples] for order in ORDERS
+    means = {"seq_rep_4": [repeated_ngrams(sample, 4) for sample in samples if len(sample) >= 4]}
+    means |= {
+        f"distinct_{order}": [distinct(sample, order) for sample in samples if sample]
+        for order in ORDERS
     }
     return {
         "samples": len(samples),
@@ -64,7 +67,7 @@ def summarize(samples: Sequence[Sequence[str]]) -> dict[str, float]:
         "vocabulary": len({token for sample in samples for token in sample}),
         **windows,
         "repetition": sum(windows.values()) / len(windows),
-        **{name: sum(values) / len(values) for name, values in means.items()},
+        **{name: sum(values) / max(len(values), 1) for name, values in means.items()},
     }
 
 

@@ -48,6 +48,7 @@ def test_every_number_has_its_mean_and_its_deviation():
     [
         ([["--attention", "rela_i"]], "their attention is rela_g, rela_i"),
         ([["--attention", "rela_g", "--encoder-layers", 3]], "same number of layers"),
+        ([["--attention", "rela_g", "--decoder-attention-heads", 4]], "same number of heads"),
         ([["--attention", "softmax"]], "same attention"),
         ([["--attention", "rela_g", "--no-cross-attention"]], "same attention"),
     ],

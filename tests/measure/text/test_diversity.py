@@ -46,6 +46,8 @@ def test_repetition_is_of_all_tokens_in_each_window_of_the_papers():
 def test_the_rest_is_a_mean_of_samples():
     found = summarize([["a", "a", "b"], ["c"], [], ["d"] * 6])
     assert (found["samples"], found["tokens"], found["vocabulary"]) == (4, 10, 4)
-    assert found["distinct_1"] == pytest.approx((2 / 3 + 1 + 0 + 1 / 6) / 4)
-    assert found["seq_rep_4"] == pytest.approx((0 + 0 + 0 + 2 / 3) / 4)
-    assert summarize([[]])["repetition"] == 0
+    # Samples that are empty, or too short for an n-gram, do not count.
+    assert found["distinct_1"] == pytest.approx((2 / 3 + 1 + 1 / 6) / 3)
+    assert found["seq_rep_4"] == pytest.approx(2 / 3)
+    empty = summarize([[]])
+    assert (empty["repetition"], empty["seq_rep_4"], empty["distinct_1"]) == (0, 0, 0)
