@@ -8,6 +8,7 @@ monotone, but no probability is 0, and a beam adds up other scores.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -16,35 +17,46 @@ import torch
 from fairseq_sparse.checkpoints.exporting import export_checkpoint
 from fairseq_sparse.errors import CheckpointError
 
-QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16")
-QUANTIZATIONS += ("bfloat16", "float32")
+# The vocabularies of a model's folder are called shared_vocabulary.json, source_vocabulary.txt, ...
+_MADE = re.compile(r"model\.bin|config\.json|\w*vocabulary\.(json|txt)")
 
 
 def convert_to_ctranslate2(
     path: str | os.PathLike, data: str | os.PathLike, output: Path, quantization: str | None = None
 ) -> None:
-    """Write a folder that ``ctranslate2.Translator`` opens; an existing one is replaced.
+    """Write a folder that ``ctranslate2.Translator`` opens, in place of an earlier one.
 
     Args:
         path: a checkpoint of a translation model, with any output transform.
         data: the folder of its dictionaries.
         output: the folder to write.
-        quantization: one of ``QUANTIZATIONS``; None keeps the precision of the checkpoint.
+        quantization: a type that CTranslate2 knows; None keeps the precision of the checkpoint.
 
     Raises:
-        CheckpointError: the package ctranslate2 is missing, the checkpoint cannot be read, or
-            CTranslate2 does not have the model.
+        CheckpointError: the package ctranslate2 is missing, the checkpoint cannot be read,
+            CTranslate2 does not have the model, or the folder has other files.
     """
+    others = sorted(path.name for path in _files(output) if not _MADE.fullmatch(path.name))
+    if others:
+        raise CheckpointError(f"{output} has other files ({others[0]}): name a new folder")
     try:
         from ctranslate2.converters import FairseqConverter
     except ImportError as error:
         raise CheckpointError("CTranslate2 is missing: pip install ctranslate2") from error
     state = export_checkpoint(path, any_output=True)
-    with tempfile.TemporaryDirectory() as folder:
-        softmax = Path(folder) / "softmax.pt"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as folder:
+        softmax, converted = Path(folder) / "softmax.pt", Path(folder) / "converted"
         torch.save(state, softmax)
         try:
             converter = FairseqConverter(str(softmax), str(data))
-            converter.convert(str(output), quantization=quantization, force=True)
+            converter.convert(str(converted), quantization=quantization)
         except (ValueError, KeyError, AttributeError, RuntimeError) as error:
             raise CheckpointError(f"{path}: CTranslate2 cannot convert it: {error}") from error
+        for earlier in _files(output):
+            earlier.unlink()
+        converted.replace(output)
+
+
+def _files(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.exists() else []

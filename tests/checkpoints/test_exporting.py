@@ -206,13 +206,23 @@ def test_ctranslate2_finds_the_same_greedy_translations(data, sparse_checkpoint,
     def translate(*flags):
         output = tmp_path / f"model{len(flags)}"
         words = [sparse_checkpoint, output, "--to", "ctranslate2", "--data", data, *flags]
-        assert cli.run("export", [str(word) for word in words]) == 0
+        for _ in range(2):  # an earlier one is replaced
+            assert cli.run("export", [str(word) for word in words]) == 0
         translator = ctranslate2.Translator(str(output), intra_threads=1)
         found = translator.translate_batch([line.split() for line in source], beam_size=1)
         return [result.hypotheses[0][:LIMIT] for result in found]
 
     assert translate() == [own[n][0][1].split()[:LIMIT] for n in range(len(source))]
     assert len(translate("--quantization", "int8")) == len(source)  # rounded: others may win
+
+
+def test_other_files_are_not_replaced_by_an_export(data, sparse_checkpoint, tmp_path, capsys):
+    pytest.importorskip("ctranslate2")
+    (tmp_path / "notes.txt").write_text("mine")
+    words = [sparse_checkpoint, tmp_path, "--to", "ctranslate2", "--data", data]
+    assert cli.run("export", [str(word) for word in words]) == 1
+    assert "notes.txt" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 @pytest.mark.parametrize("name", ["alpha_relu_rela_g", "entmax_learned_alpha"])
