@@ -29,8 +29,8 @@ def plan(recipes: Sequence[Recipe], folder: Path) -> Plan:
     for member in members:
         if members.count(member) > 1:
             raise RecipeError(f"the same run was given twice: {member}")
-    if folder.resolve() in members:
-        raise RecipeError(f"--run-dir must not be one of the runs: {folder}")
+    if folder.resolve() in members or (folder / "run.json").exists():
+        raise RecipeError(f"--run-dir must not be the folder of a run: {folder}")
     if recipes[0].corpus.kind == "text":
         raise RecipeError("language models cannot decode together")
     labels = " + ".join(dict.fromkeys(recipe.label or recipe.variant for recipe in recipes))

@@ -72,7 +72,8 @@ def test_finished_runs_decode_together(folder: Path, capfd) -> None:
         ([runs[0], runs[0]], "given twice"),
         (runs[:1], "at least two"),
         ([runs[0], str(folder)], "no run.json"),
-        ([*runs, "--run-dir", runs[0]], "must not be one of the runs"),
+        ([*runs, "--run-dir", runs[0]], "must not be the folder of a run"),
+        ([*runs[1:], "--run-dir", runs[0]], "must not be the folder of a run"),
     ):
         assert cli.run("ensemble", ["--run-dir", str(together), *wrong]) == 1
         assert why in capfd.readouterr().err
