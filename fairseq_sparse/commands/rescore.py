@@ -1,9 +1,9 @@
 """Score candidates, such as the n-best lists of another decoder, and put the best first.
 
 The candidates are lines NUMBER TAB TOKENS, where NUMBER is that of the source sentence, from 0, or
-the output of fairseq-generate without --post-process. What is written are lines H-NUMBER TAB SCORE
-TAB TOKENS and D-NUMBER TAB SCORE TAB TEXT, as fairseq-generate writes them, so that fairseq-sparse
-score can read them. A candidate with a token of probability 0 has the score -inf.
+the output of fairseq-generate without --post-process, whose other lines are skipped. What is
+written are lines H-NUMBER TAB SCORE TAB TOKENS and D-NUMBER TAB SCORE TAB TEXT, as fairseq-generate
+writes them, so that fairseq-sparse score can read them. A candidate with a token of probability 0 has the score -inf.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from fairseq_sparse.files import lines_of, write_text
 if TYPE_CHECKING:
     from fairseq_sparse.measure.rescoring import Candidate
 
-_LINE = re.compile(r"(?:H-(?P<found>\d+)\t[^\t]*|(?P<number>\d+))\t(?P<tokens>.*)")
+_GENERATED = re.compile(r"H-(\d+)\t[^\t]*\t([^\t]*)")
+_LISTED = re.compile(r"(\d+)\t([^\t]*)")
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -53,18 +54,23 @@ def read_candidates(path: Path, sentences: int) -> list[Candidate]:
     """Read the candidates of a file, in its order.
 
     Raises:
-        AnalysisError: it has none, or one of a sentence that is not there.
+        AnalysisError: it has none, a line of another form, or a sentence that is not there.
     """
     from fairseq_sparse.measure.rescoring import Candidate
     from fairseq_sparse.measure.text.fairseq_output import check_whole
 
-    found = []
-    for line in lines_of(path):
-        if match := _LINE.fullmatch(line):
+    found, lines = [], lines_of(path)
+    generated = any(map(_GENERATED.fullmatch, lines))
+    for place, line in enumerate(lines, start=1):
+        if match := (_GENERATED if generated else _LISTED).fullmatch(line):
             check_whole(path, line)
-            found.append(Candidate(int(match["found"] or match["number"]), match["tokens"]))
+            found.append(Candidate(int(match[1]), match[2]))
+        elif line.strip() and not generated:
+            raise AnalysisError(
+                f"{path}, line {place}: neither NUMBER TAB TOKENS, nor output of fairseq-generate"
+            )
     if not found:
-        raise AnalysisError(f"{path}: no line NUMBER TAB TOKENS, and no H-NUMBER of fairseq")
+        raise AnalysisError(f"{path}: there are no candidates")
     last = max(candidate.sentence for candidate in found)
     if last >= sentences:
         raise AnalysisError(f"{path}: sentence {last}, but --source has {sentences}")

@@ -98,7 +98,9 @@ def test_score_reads_the_best_candidates(
     assert json.loads(capsys.readouterr().out)["bleu"] == pytest.approx(100)
 
 
-@pytest.mark.parametrize("text", ["nothing\n", "100000\ta b\n"])
+@pytest.mark.parametrize(
+    "text", ["", "nothing\n", "100000\ta b\n", "0\ta b\n1 a b\n", "0\t-0.5\ta b\n"]
+)
 def test_other_files_are_refused(
     data: Path, checkpoint: Path, tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
