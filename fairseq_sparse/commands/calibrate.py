@@ -35,6 +35,7 @@ from fairseq_sparse.commands.models import (
     add_subwords,
     describe,
     name_models,
+    print_left_out,
 )
 from fairseq_sparse.errors import AnalysisError
 
@@ -99,7 +100,11 @@ def run(options: argparse.Namespace) -> None:
 
         def batches(subset: str, translator=translator):
             found = translator.batches(subset, options.max_tokens)
-            return with_progress(found, f"{translator.name}, {subset}")
+            sentences = len(translator.task.dataset(subset))
+            for sample in with_progress(found, f"{translator.name}, {subset}"):
+                sentences -= len(sample["id"])
+                yield sample
+            print_left_out(sentences)
 
         found = calibrate(
             translator, batches, options.validation, options.subset, options.coverage, classes

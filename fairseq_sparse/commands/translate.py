@@ -1,7 +1,8 @@
 """Translate typed sentences, and show what else the model could have said.
 
 For each sentence: the translation that beam search finds, its probability, whether it is proven to
-be the best of all or the only one, and the tokens of nonzero probability at each of its steps.
+be the best of all or the only one (of at least one token: the empty translation is not searched
+for), and the tokens of nonzero probability at each of its steps.
 --plots draws all translations of nonzero probability as a tree.
 
 MODEL is a folder with model.pt, the dictionaries and, for text split by subword-nmt, bpecodes; or a
@@ -120,9 +121,9 @@ def proof(found: list[dict[str, Any]], steps: dict[str, Any], translator: Transl
         return f"{words}every other text has a probability above 0, too"
     if best.get("exact"):
         only = f"one of {len(found)} translations" if len(found) > 1 else "the only translation"
-        return f"{words}{only} of nonzero probability: proven"
+        return f"{words}{only} of at least one token with nonzero probability: proven"
     if best.get("optimal"):
-        return f"{words}no other translation scores better: proven"
+        return f"{words}no other translation of at least one token scores better: proven"
     return f"{words}nothing is proven: try --exact"
 
 

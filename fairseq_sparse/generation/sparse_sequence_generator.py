@@ -222,9 +222,15 @@ class SparseSequenceGenerator(SequenceGenerator):
         without columns of padding.
 
         Raises:
-            ValueError: a prompt is longer than its limit.
+            ValueError: a prompt is longer than its limit, or is padded on the left.
         """
-        lengths = prefixes.ne(self.pad).sum(dim=1).numpy(force=True)
+        is_token = prefixes.ne(self.pad).numpy(force=True)
+        lengths = is_token.sum(axis=1)
+        if (is_token[:, 1:] > is_token[:, :-1]).any():
+            raise ValueError(
+                "a prefix is padded on the left: leave out --left-pad-target, with which "
+                "--prefix-size takes the padding for the first tokens"
+            )
         if self.continues_prompts and (lengths > limits).any():
             worst = (lengths - limits).argmax()
             raise ValueError(

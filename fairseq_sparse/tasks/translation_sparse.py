@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from fairseq.distributed import utils as distributed_utils
 from fairseq.logging import metrics
 from fairseq.logging.meters import AverageMeter
 from fairseq.tasks import register_task
@@ -38,12 +39,19 @@ class TranslationSparseTask(SparseDecodingMixin, SparseTrainingMixin, Translatio
         """Same as in fairseq, with the checks of :class:`SparseTrainingMixin`.
 
         Raises:
-            ValueError: BLEU is to choose the best checkpoint, but is not computed.
+            ValueError: BLEU is to choose the best checkpoint, but is not computed; or several
+                workers would write one search report.
         """
         model = super().build_model(cfg, from_checkpoint)
         metric = self.checkpoint_settings.best_checkpoint_metric
         if metric == "bleu" and not self.cfg.eval_bleu:
             raise ValueError("--best-checkpoint-metric bleu: give --eval-bleu as well")
+        workers = distributed_utils.get_global_world_size()
+        if self.cfg.eval_bleu and self.cfg.search_report and workers > 1:
+            raise ValueError(
+                f"--search-report: each of the {workers} workers would overwrite it; leave it out, "
+                "and write it with fairseq-generate"
+            )
         return model
 
     def begin_valid_epoch(self, epoch, model) -> None:

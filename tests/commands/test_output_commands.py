@@ -286,6 +286,9 @@ def test_sentences_that_are_too_long_are_left_out_and_told(
             1,
             2 if command[0] == "analyze support" else 1,
         )
+    sets = ["calibrate", long, "--path", paths[0], "--validation", "test", "--coverage", 0.5]
+    call_here(*sets)
+    assert "left out 1 sentences" in capfd.readouterr().err
     alternatives = ["analyze alternatives", long, "--path", paths[1], "--sentence"]
     assert_refused(capfd, "--sentence 1", call_here, *alternatives, "1")
     # Without references, what needs none still works.

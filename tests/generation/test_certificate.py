@@ -246,6 +246,8 @@ def test_an_end_that_comes_too_soon_is_not_dropped():
 
 def test_what_a_prefix_excludes_is_not_dropped():
     follow = {(): {A: 0.6, B: 0.4}, (A,): {B: 0.7, EOS: 0.3}, (A, B): {EOS: 1.0}}
+    with pytest.raises(ValueError, match="--left-pad-target"):
+        search_script(follow, prefix_tokens=torch.tensor([[PAD, A]]))
     found = search_script(follow, beam_size=2, prefix_tokens=torch.tensor([[A]]))
     assert len(found) == 2 and found[0]["exact"] and found[0]["dropped_mass"] == 0
 

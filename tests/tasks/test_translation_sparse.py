@@ -207,6 +207,15 @@ def test_bleu_that_chooses_the_checkpoint_must_be_computed(monkeypatch, eval_ble
             task.build_model(settings)
 
 
+def test_several_workers_would_overwrite_one_report(monkeypatch, tmp_path):
+    monkeypatch.setattr("fairseq.models.build_model", lambda *args: make_model())
+    monkeypatch.setattr("fairseq.distributed.utils.get_global_world_size", lambda: 2)
+    settings, path = Namespace(best_checkpoint_metric="loss"), str(tmp_path / "report")
+    make_task(search_report=path).build_model(settings)
+    with pytest.raises(ValueError, match="--search-report: each of the 2 workers"):
+        make_task(search_report=path, eval_bleu=True).build_model(settings)
+
+
 @pytest.mark.parametrize("subset", ["test", "train"])
 @pytest.mark.parametrize("size", [1, 9, 20])
 def test_no_sentence_is_left_out(size, subset):
