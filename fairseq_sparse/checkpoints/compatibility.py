@@ -71,17 +71,43 @@ def check_resumed_run(run: DictConfig) -> None:
         _check_resumed(path, _transform_flags(settings), _transform_flags(run["model"]))
 
 
-def checkpoint_settings(args: Any) -> Any:
-    """Return fairseq's settings of checkpoints, if any, from those of the model."""
+def check_exponential_average(args: Any, model: nn.Module) -> None:
+    """Refuse an exponential average of shared parameters that fairseq computes wrongly.
+
+    It goes through the names of the parameters, so that a shared tensor, which has several, moves
+    several times an update, unless the average has a copy for each: that of half precision in fp32.
+
+    Args:
+        args: the settings of the model, as fairseq gives them to a task.
+        model: the model that was built.
+
+    Raises:
+        ValueError: the average would be wrong; the message names the remedy.
+    """
+    average, common = run_settings(args, "ema"), run_settings(args, "common")
+    is_half = getattr(common, "fp16", False) or getattr(common, "bf16", False)
+    if not getattr(average, "store_ema", False) or (average.ema_fp32 and is_half):
+        return
+    places = [tensor.data_ptr() for tensor in model.state_dict().values() if tensor.numel()]
+    if len(set(places)) < len(places):
+        raise ValueError(
+            "--store-ema: fairseq would average shared embeddings several times an update; train "
+            "with --ema-fp32 and --fp16 (or --bf16), or do not share them"
+        )
+
+
+def run_settings(args: Any, part: str) -> Any:
+    """Return the settings of another part of the run (``checkpoint``, ``ema``, ...), if any, from
+    those of the model."""
     if not isinstance(args, DictConfig):
         return args
     run = args._get_parent()
-    return run["checkpoint"] if run is not None and "checkpoint" in run else Namespace()
+    return run[part] if run is not None and part in run else Namespace()
 
 
 def _first_checkpoint(args: Any) -> tuple[Optional[str], bool]:
     """Return the checkpoint that fairseq will load, if any, and whether it resumes a run."""
-    options = checkpoint_settings(args)
+    options = run_settings(args, "checkpoint")
     restore_file = getattr(options, "restore_file", LAST)
     is_resumed = not getattr(options, "reset_optimizer", False)
     if restore_file != LAST:
@@ -106,7 +132,7 @@ def _transform_flags(settings: Any) -> dict[str, str]:
     transform = str(values.get("output_transform") or "softmax")
     described = {"--output-transform": transform}
     if transform in transforms_with("takes_alpha"):
-        described["--output-alpha"] = str(float(values.get("output_alpha") or 1.5))
+        described["--output-alpha"] = _alpha(values.get("output_alpha"))
     attention = str(values.get("attention") or "softmax")
     kinds = {place: str(values.get(f"attention_{place}") or attention) for place in FLAG_PLACES}
     if len(set(kinds.values())) == 1:
@@ -114,8 +140,12 @@ def _transform_flags(settings: Any) -> dict[str, str]:
     else:
         described.update({f"--attention-{place}": kind for place, kind in kinds.items()})
     if "entmax" in kinds.values():
-        described["--attention-alpha"] = str(float(values.get("attention_alpha") or 1.5))
+        described["--attention-alpha"] = _alpha(values.get("attention_alpha"))
     return described
+
+
+def _alpha(value: Any) -> str:
+    return str(float(value or 1.5)) if isinstance(value, (int, float)) else str(value or 1.5)
 
 
 def _check_resumed(path: str, theirs: dict[str, str], ours: dict[str, str]) -> None:

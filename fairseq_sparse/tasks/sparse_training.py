@@ -22,8 +22,8 @@ class SparseTrainingMixin(RemembersValidations, LogsEnergy):
     uses_ema = False
 
     def build_model(self, cfg, from_checkpoint: bool = False):
-        """Same as in fairseq, except that settings containing code, and checkpoints with which
-        training cannot begin, are refused.
+        """Same as in fairseq, except that settings containing code, checkpoints with which
+        training cannot begin, and averages of shared parameters that would be wrong, are refused.
 
         Raises:
             ValueError: the message names the setting, or the checkpoint and the remedy.
@@ -32,7 +32,8 @@ class SparseTrainingMixin(RemembersValidations, LogsEnergy):
         model = super().build_model(cfg, from_checkpoint)
         if not from_checkpoint:
             compatibility.check_first_checkpoint(cfg, model)
-            settings = compatibility.checkpoint_settings(cfg)
+            compatibility.check_exponential_average(cfg, model)
+            settings = compatibility.run_settings(cfg, "checkpoint")
             if hasattr(settings, "best_checkpoint_metric"):
                 self.checkpoint_settings = settings
         return model

@@ -6,10 +6,15 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from fairseq.dataclass.configs import EMAConfig
+from fairseq.models.ema import build_ema
 from omegaconf import OmegaConf
 
 import toy
-from fairseq_sparse.checkpoints.compatibility import check_first_checkpoint
+from fairseq_sparse.checkpoints.compatibility import (
+    check_exponential_average,
+    check_first_checkpoint,
+)
 from fairseq_sparse.criterions.sparse_criterion import (
     EntmaxLossCriterion,
     SparseCriterionConfig,
@@ -186,6 +191,42 @@ def test_tau_is_not_estimated_from_trained_weights(estimator, tmp_path):
 def test_a_damaged_checkpoint_is_left_to_fairseq(tmp_path):
     (tmp_path / "checkpoint_last.pt").write_bytes(b"nothing")
     begin(tmp_path, ENTMAX)
+
+
+def test_an_alpha_that_is_no_number_is_named(tmp_path):
+    path = save(tmp_path, ENTMAX)
+    state = torch.load(path, weights_only=False)
+    state["cfg"]["model"] = Namespace(output_transform="entmax", output_alpha=["x"])
+    torch.save(state, path)
+    with pytest.raises(ValueError, match="--output-transform entmax"):
+        begin(tmp_path, ENTMAX)
+
+
+@pytest.mark.parametrize("shared", [[], ["--share-decoder-input-output-embed"]])
+@pytest.mark.parametrize("ema_fp32", [False, True])
+@pytest.mark.parametrize("fp16", [False, True])
+def test_an_average_of_shared_parameters_is_right_or_refused(shared, ema_fp32, fp16):
+    model = toy.model(*shared)
+    config = EMAConfig(store_ema=True, ema_fp32=ema_fp32, ema_decay=0.5)
+    run = OmegaConf.create({"ema": OmegaConf.structured(config), "common": {"fp16": fp16}})
+    run.model = {}
+    try:
+        check_exponential_average(run.model, model)
+        refused = False
+    except ValueError:
+        refused = True
+    model = model.half() if fp16 else model
+    average = build_ema(model, run.ema, torch.device("cpu"))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.ones_like(parameter) * 3)
+        for parameter in average.model.parameters():
+            parameter.copy_(torch.ones_like(parameter))
+        if ema_fp32:
+            average.build_fp32_params()
+    average.step(model, 1)
+    found = average.model.state_dict()["decoder.embed_tokens.weight"]
+    assert bool((found == 2).all()) != refused
 
 
 def test_another_file_to_restore_is_looked_at(tmp_path):
