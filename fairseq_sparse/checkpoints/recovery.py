@@ -18,7 +18,7 @@ from typing import Optional
 
 from fairseq.checkpoint_utils import checkpoint_paths
 
-from fairseq_sparse.checkpoints.loading import load_checkpoint
+from fairseq_sparse.checkpoints.loading import load_checkpoint, settings_of
 from fairseq_sparse.checkpoints.names import EPOCH, LAST, UPDATE
 from fairseq_sparse.errors import CheckpointError
 from fairseq_sparse.files import replacing
@@ -101,15 +101,15 @@ def remove_outdated(folder: str | os.PathLike) -> list[str]:
         OSError: a file cannot be deleted.
     """
     try:
-        cfg = load_checkpoint(os.path.join(folder, LAST), with_tensors=False).get("cfg") or {}
+        state = load_checkpoint(os.path.join(folder, LAST), with_tensors=False)
     except CheckpointError:
         return []
-    settings = cfg.get("checkpoint") or {}
+    settings = settings_of(state, "checkpoint")
     kept_apart = settings.get("keep_interval_updates_pattern", -1) != -1
     outdated = []
     for setting, pattern in _KEPT.items():
-        kept = settings.get(setting) or 0
-        if kept > 0 and not kept_apart:
+        kept = settings.get(setting)
+        if isinstance(kept, int) and kept > 0 and not kept_apart:
             outdated += checkpoint_paths(os.fspath(folder), pattern)[kept:]  # the newest are first
     for path in outdated:
         os.remove(path)
@@ -153,5 +153,6 @@ def _intact_checkpoints(folder: str | os.PathLike) -> list[tuple[bool, int, str]
         history = state.get("optimizer_history")
         if history:
             has_state = state.get("last_optimizer_state") is not None
-            found.append((has_state, history[-1].get("num_updates", 0), path))
+            updates = history[-1].get("num_updates", 0)
+            found.append((has_state, updates if isinstance(updates, int) else 0, path))
     return found

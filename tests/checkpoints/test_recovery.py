@@ -191,6 +191,7 @@ def test_what_fairseq_could_not_delete_any_more_is_deleted(tmp_path, capsys):
         {},
         {"keep_last_epochs": -1},
         {"keep_last_epochs": 3},
+        {"keep_last_epochs": "2"},  # not a number
         {"keep_interval_updates": 1, "keep_interval_updates_pattern": 49},
     ],
 )
