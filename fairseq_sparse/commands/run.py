@@ -190,7 +190,7 @@ def recipes_of(options: argparse.Namespace) -> list[Recipe]:
     entry = None
     if options.data is not None:
         languages = options.source_lang, options.target_lang or ""
-        kinds = options.tokenized, options.separate_bpe, options.hold_out or 20
+        kinds = options.tokenized, options.separate_bpe, options.hold_out
         entry = own_data(options.data, *languages, *kinds)
     more: dict[str, Any] = {}
     if options.finetune is not None:
@@ -243,21 +243,32 @@ def wanted_stages(options: argparse.Namespace, made: Plan) -> list[str]:
     names = [name for name in options.stages if name in there]
     if not names:
         raise RecipeError(f"{made.title}: no stage {options.stages[0]}, only {', '.join(there)}")
-    if names[0] not in STAGES[:2]:
-        check_data(made)
+    if names[0] != STAGES[0]:
+        check_data(made, names[0] == STAGES[1])
     if names[0] not in STAGES[:3]:
         check_average(made)
     return names
 
 
-def check_data(made: Plan) -> None:
-    """Check that the model was trained as planned, on the data that are there."""
+def check_data(made: Plan, trains: bool) -> None:
+    """Check that the data were prepared as planned and, unless it is to be trained, the model was
+    trained so on them."""
     data, train = made.stages[:2]
-    if changes := records.check(train).differences:
+    if changes := records.check(data).differences:
+        raise RecipeError(
+            f"{data.folder} was not prepared like this (give the options that it was prepared "
+            f"with): {'; '.join(changes)}"
+        )
+    if trains:
+        return
+    state = records.check(train)
+    if state.differences:
         raise RecipeError(
             f"{train.folder} was not trained like this on the data in {data.folder} (give the "
-            f"options that it was trained with): {'; '.join(changes)}"
+            f"options that it was trained with): {'; '.join(state.differences)}"
         )
+    if state.kind == records.INTERRUPTED:
+        raise RecipeError(f"the training in {train.folder} is not finished: run --stages train")
 
 
 def check_average(made: Plan) -> None:

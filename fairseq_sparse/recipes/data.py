@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Optional
 
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes import catalogue
@@ -19,6 +20,7 @@ _UNSPACED = ("ja", "km", "lo", "my", "th", "yue", "zh")
 # On a CPU, a corpus smaller than Multi30k, on which the recipe was chosen, gets more epochs, for as
 # many updates of about 1,400 words.
 _EPOCHS, _MOST_EPOCHS, _WORDS = 20, 200, 5_000 * 1_400
+_HOLD_OUT = 20  # of so many pairs, one is for validation
 _INFLECTION = re.compile(r".*/(?P<language>[^/]+)-(?:train-(?P<setting>[^-]+)|dev|test)")
 
 
@@ -28,7 +30,7 @@ def own_data(
     target: str = "",
     tokenized: Sequence[str] = (),
     separate: bool = False,
-    hold_out: int = 20,
+    hold_out: Optional[int] = None,
 ) -> Entry:
     """Return an entry for the user's own sentences, one a line, for :func:`resolve`.
 
@@ -52,6 +54,8 @@ def own_data(
             )
     stems = {"train": ["train"], "valid": ["valid", "dev"], "test": ["test"]}
     found = {split: _files(folder, languages, names) for split, names in stems.items()}
+    if hold_out and found["valid"]:
+        raise RecipeError(f"--hold-out {hold_out}: {folder} has validation data of its own")
     needed = ["train", "test"] if target else ["train"]
     if not target and (found["valid"] or found["test"]):
         needed = list(found)
@@ -63,7 +67,7 @@ def own_data(
         "source": source,
         "take": {split: [" ".join(["text", *names])] for split, names in found.items() if names},
         "tokens": {language: "space" for language in tokenized},
-        "hold_out": 0 if found["valid"] else hold_out,
+        "hold_out": 0 if found["valid"] else hold_out or _HOLD_OUT,
     }
     entry: Entry = {"base": "own" if target else "own_text", "raw_dir": str(folder)}
     if target:

@@ -89,7 +89,8 @@ def _refuse(stage: Stage, state: records.State) -> None:
             f"the stage {stage.name} was begun or finished with other settings or inputs:\n  "
             f"{lines}\nChoose another folder than {stage.folder}, or delete it."
         )
-    found = [path for path in records.made(stage) if os.path.lexists(path)]
+    made = [*records.made(stage), *filter(None, [stage.resumes_from])]
+    found = [path for path in made if os.path.lexists(path)]
     if state.kind == records.NEW and found:
         raise RecipeError(
             f"the stage {stage.name} would replace {found[0]}, which has no record "

@@ -172,6 +172,22 @@ def test_stages_say_what_they_need(tmp_path: Path, raw: Path, capfd) -> None:
         assert needed in capfd.readouterr().err
 
 
+def test_data_prepared_in_another_way_are_refused(copy: Path, raw: Path, capfd) -> None:
+    for stage in ("train", "generate"):
+        assert call(copy, raw, "--bpe-merges", 20, "--stages", stage) == 1
+        assert "bpe_merges: was 30, now 20" in capfd.readouterr().err
+
+
+def test_an_unfinished_training_is_not_measured(copy: Path, raw: Path, capfd) -> None:
+    record = copy / "run" / "stages" / "train.json"
+    record.write_text(record.read_text().replace('"finished"', '"interrupted"'))
+    summary = (copy / "run" / "summary.json").read_bytes()
+    for stages in ("average-analyze", "generate", "analyze"):
+        assert call(copy, raw, "--stages", stages) == 1
+        assert "--stages train" in capfd.readouterr().err
+    assert (copy / "run" / "summary.json").read_bytes() == summary
+
+
 def test_a_model_of_other_data_is_refused(copy: Path, raw: Path, capfd) -> None:
     (copy / "data" / "prepared" / "bin" / "dict.en.txt").write_text("other 1\n")
     for stage in ("generate", "align", "analyze"):

@@ -166,6 +166,14 @@ def test_files_of_the_user_are_not_replaced_where_changes_are_refused(tmp_path, 
     assert (run / "copy").read_text() == "old"
 
 
+def test_without_a_record_nothing_is_resumed(tmp_path):
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.write_text("of other settings")
+    work = stage(tmp_path, sh("true"), name="train", changed="refuse", resumes_from=checkpoint)
+    with pytest.raises(RecipeError, match="no record"):
+        engine.run(plan(work))
+
+
 def test_a_missing_input_is_named(tmp_path, toy):
     with pytest.raises(RecipeError, match="run/copy"):
         engine.run(toy(tmp_path / "run"), ["again"])

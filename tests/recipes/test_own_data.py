@@ -56,6 +56,8 @@ def test_own_validation_is_used(stem: str, tmp_path: Path) -> None:
     corpus = recipe(own_data(files(tmp_path, *names), "de", "en")).corpus
     assert Take("valid", "text", f"{stem}.de", f"{stem}.en") in corpus.take
     assert corpus.hold_out == 0
+    with pytest.raises(RecipeError, match="--hold-out 5"):
+        own_data(tmp_path, "de", "en", hold_out=5)
 
 
 def test_tokens_and_subwords_of_one_s_own(tmp_path: Path) -> None:
