@@ -3,7 +3,8 @@
 The candidates are lines NUMBER TAB TOKENS, where NUMBER is that of the source sentence, from 0, or
 the output of fairseq-generate without --post-process, whose other lines are skipped. What is
 written are lines H-NUMBER TAB SCORE TAB TOKENS and D-NUMBER TAB SCORE TAB TEXT, as fairseq-generate
-writes them, so that fairseq-sparse score can read them. A candidate with a token of probability 0 has the score -inf.
+writes them, so that fairseq-sparse score can read them. A candidate with a token of probability 0
+has the score -inf.
 """
 
 from __future__ import annotations

@@ -82,6 +82,7 @@ def build_output_projection(linear: nn.Linear, args: Namespace) -> OutputProject
         ValueError: a flag is out of range, or does not belong to the transform.
     """
     _check_tau(args)
+    _check_topk(args)
     if str(args.output_init) == "xavier_uniform":
         _check_no_pretrained_output(args)
         draw_xavier_uniform(linear.weight)
@@ -121,6 +122,15 @@ def _check_tau(args: Namespace) -> None:
     if criterion_name(args) is not None:
         raise ValueError(message)
     logger.warning(message)
+
+
+def _check_topk(args: Namespace) -> None:
+    """Refuse a number of largest logits that is ignored; older checkpoints often have 0."""
+    is_partial = str(args.output_algorithm) == "partial"
+    if not is_partial and args.output_topk not in (0, TOPK) and criterion_name(args) is not None:
+        raise ValueError(
+            f"--output-topk {args.output_topk} has no effect without --output-algorithm partial"
+        )
 
 
 def changed_flags(args: Any) -> list[str]:

@@ -19,6 +19,7 @@ REFUSED = [
     ("sparsemax", "--output-alpha", 1.3),
     *((name, "--output-algorithm", "sort") for name in ("softmax", "alpha_relu", "entmax")),
     ("entmax15", "--output-topk", 0, "--output-algorithm", "partial"),
+    *((name, "--output-topk", 7) for name in ("softmax", "entmax15")),
     ("entmax15", "--output-tau", 0.5),
     ("softmax", "--output-tau", "formula"),
     *(("alpha_relu", "--output-tau", tau) for tau in ("nan", "Data", "")),
