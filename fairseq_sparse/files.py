@@ -134,7 +134,12 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 def sha256_of(*paths: Path) -> str:
     """Return the SHA-256 of a file, or of several one after the other, in hexadecimal digits."""
-    digest = hashlib.sha256()
+    return digest_of("sha256", *paths)
+
+
+def digest_of(algorithm: str, *paths: Path) -> str:
+    """Return what :func:`sha256_of` does, by another of hashlib's algorithms."""
+    digest = hashlib.new(algorithm, usedforsecurity=False)
     for path in paths:
         with open(path, "rb") as handle:
             while block := handle.read(_BLOCK):

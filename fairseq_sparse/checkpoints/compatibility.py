@@ -36,7 +36,7 @@ def check_first_checkpoint(args: Any, model: nn.Module) -> None:
     if path is None or not os.path.isfile(path):
         return
     try:
-        state = load_checkpoint(path)
+        state = load_checkpoint(path, with_tensors=False)
     except CheckpointError:
         return  # fairseq reports the error itself
     settings = settings_of(state, "model")

@@ -49,8 +49,7 @@ class NextTokens:
         Args:
             options: the remaining arguments of the class.
         """
-        device = next((parameter.device for parameter in models[0].parameters()), None)
-        index = torch.tensor([row], device=device)
+        index = torch.tensor([row], device=_device(models))
         encoder_outs = [
             model.encoder.reorder_encoder_out(encoder_out, index)
             for model, encoder_out in zip(models, encoder_outs, strict=True)
@@ -67,7 +66,7 @@ class NextTokens:
         rows = [torch.tensor([self.bos, *prefix]) for prefix in prefixes]
         tokens = collate_tokens(rows, self.pad)  # [prefixes, longest]
         last = torch.tensor([len(prefix) for prefix in prefixes])
-        device = next((parameter.device for parameter in self.models[0].parameters()), None)
+        device = _device(self.models)
         tokens, last = tokens.to(device), last.to(device)
         sentence = torch.zeros(len(prefixes), dtype=torch.long, device=device)
         found = []
@@ -76,12 +75,21 @@ class NextTokens:
             logits, extra = model.decoder(tokens, encoder_out=encoder_out)
             logits = logits[torch.arange(len(prefixes), device=device), last].unsqueeze(1)
             found.append(model.get_normalized_probs((logits, extra), log_probs=True)[:, 0])
-        log_probs = found[0]
-        if len(found) > 1:
-            log_probs = torch.logsumexp(torch.stack(found), dim=0) - math.log(len(found))
+        log_probs = mean_log_probs(found)
         refuse_nan(log_probs)
         log_probs[:, self.pad] = -math.inf
         return log_probs
+
+
+def _device(models: list[nn.Module]) -> Optional[torch.device]:
+    return next((parameter.device for parameter in models[0].parameters()), None)
+
+
+def mean_log_probs(log_probs: list[Tensor]) -> Tensor:
+    """Return the logarithms of the mean of the models' probabilities."""
+    if len(log_probs) == 1:
+        return log_probs[0]
+    return torch.logsumexp(torch.stack(log_probs), dim=0) - math.log(len(log_probs))
 
 
 class Translation(NamedTuple):

@@ -1,6 +1,5 @@
 """Trained translation models on a data set: teacher-forced probabilities, and search."""
 
-import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.generation import is_sparse_model, scores_are_log_probs, with_distributions
+from fairseq_sparse.generation.exact_search import mean_log_probs
 from fairseq_sparse.measure.model_loading import load_batches, load_models
 from fairseq_sparse.modules.output_projection import OutputProjection
 from fairseq_sparse.tasks.translation_sparse import (
@@ -195,7 +195,12 @@ def forced_steps(
         chunk = slice(start, start + _CHUNK)
         # [1, steps, d], because adaptive softmax wants a batch
         outputs = [layer(part[chunk].unsqueeze(0)) for part, layer in features]
-        log_p = _mean_log_probs(models, outputs)
+        log_p = mean_log_probs(
+            [
+                model.get_normalized_probs((output, None), log_probs=True)[0]
+                for model, output in zip(models, outputs, strict=True)
+            ]
+        )
         logits = outputs[0][0] if has_logits else None
         yield ForcedSteps(log_p, token[chunk], sentence[chunk], position[chunk], logits)
 
@@ -209,16 +214,6 @@ def _features(model, net_input):
         return features, model.decoder.output_layer
     except NotImplementedError:  # the decoder does not separate its output layer
         return model.decoder(previous, encoder_out=encoder_out)[0], lambda logits: logits
-
-
-def _mean_log_probs(models, outputs) -> Tensor:
-    log_p = [
-        model.get_normalized_probs((output, None), log_probs=True)[0]
-        for model, output in zip(models, outputs, strict=True)
-    ]
-    if len(log_p) == 1:
-        return log_p[0]
-    return torch.logsumexp(torch.stack(log_p), dim=0) - math.log(len(log_p))
 
 
 def with_targets(

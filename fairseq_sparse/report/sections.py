@@ -13,6 +13,7 @@ from fairseq_sparse.measure.training_log import threshold_curve
 from fairseq_sparse.plots import attention_curves, output_plots
 from fairseq_sparse.plots.pictures import is_flat
 from fairseq_sparse.report.figures import CURVES, draw_curve, inline_svg
+from fairseq_sparse.tables.attention import kinds_of
 from fairseq_sparse.tables.columns import (
     COLUMNS,
     SPEEDS,
@@ -22,7 +23,7 @@ from fairseq_sparse.tables.columns import (
     quantity_of,
 )
 from fairseq_sparse.tables.models import model_of
-from fairseq_sparse.tables.output import empty_table, output_table
+from fairseq_sparse.tables.output import empty_table, output_table, percent
 from fairseq_sparse.tables.published import differences, published_text
 from fairseq_sparse.tables.summaries import missing_parts
 
@@ -183,8 +184,8 @@ def _attention_table(found: dict[str, dict[str, Any]]) -> tuple[list[str], list[
     header = ["model", "place", "attention", "sparsity rate (%)", "null rate (%)"]
     header += ["null rate of layer attention (%)", "diversity (nats)"]
     rows = [
-        [name, place, ", ".join(dict.fromkeys(layer["attention"] for layer in part["layers"]))]
-        + [_percent(part.get(rate)) for rate in ("sparsity", "null", "layer_null")]
+        [name, place, kinds_of(part)]
+        + [percent(part.get(rate)) for rate in ("sparsity", "null", "layer_null")]
         + [_diversity(part)]
         for name, result in found.items()
         for place, part in result["attention"].items()
@@ -204,7 +205,7 @@ def _alignment_table(alignment: dict[str, dict[str, Any]]) -> tuple[list[str], l
     what = {"aoh": "best head", "aol": "mean of the heads"}
     header = ["model", *(f"{name}, {kind}" for kind in kinds for name in what.values())]
     rows = [
-        [name, *(_percent(found.get(kind, {}).get(key)) for kind in kinds for key in what)]
+        [name, *(percent(found.get(kind, {}).get(key)) for kind in kinds for key in what)]
         for name, found in alignment.items()
     ]
     return header, rows
@@ -247,7 +248,3 @@ def _figures(
             drawn.append({"svg": svg, "caption": caption})
     parts = [{"figures": drawn, "wide": wide}] if drawn else []
     return parts + _note_on(flat, "Not drawn, because nothing in it changes")
-
-
-def _percent(share: Optional[float]) -> str:
-    return "-" if share is None else f"{100 * share:.2f}"

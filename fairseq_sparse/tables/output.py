@@ -25,7 +25,7 @@ def output_table(rows: Sequence[dict[str, Any]]) -> Table:
         lines.append(
             [*_model(row), row["of"], f"{row['steps']:,}"]
             + [f"{nonzeros['mean']:,.1f} of {row['vocabulary']:,}", quantiles]
-            + [_percent(row["zeros"]), _percent(row["gold_zero"])]
+            + [percent(row["zeros"]), percent(row["gold_zero"])]
             + [f"{sums['mean']:.3f} ({sums['sd']:.3f})", _number(row["attended"])]
         )
     return header, lines
@@ -43,9 +43,9 @@ def gold_table(rows: Sequence[dict[str, Any]]) -> Table:
             label = "all" if whole else bucket_label(part["least"], part["most"])
             lines.append(
                 [*_model(row), label, f"{part['words']:,}", f"{part['tokens']:,}"]
-                + [_percent(part["first"]), _percent(part["in_beam"])]
+                + [percent(part["first"]), percent(part["in_beam"])]
                 + [_number(part["mean_rank"]), _whole(part["median_rank"])]
-                + [_percent(part["zero"]), _percent(part["words_zero"])]
+                + [percent(part["zero"]), percent(part["words_zero"])]
                 + [_number(part["nonzeros"])]
             )
     return header, lines
@@ -67,7 +67,7 @@ def calibration_table(rows: Sequence[dict[str, Any]]) -> Table:
     header = [*_MODEL, "wanted (%)", "sets", "parameter", "gold covered (%)", "tokens per set"]
     lines = [
         [*_model(row), f"{100 * row['wanted']:g}", row["sets"], _parameter(row, row["parameter"])]
-        + [_percent(row["covered"]), f"{row['size']:,.1f}"]
+        + [percent(row["covered"]), f"{row['size']:,.1f}"]
         for row in rows
     ]
     return header, lines
@@ -79,7 +79,7 @@ def class_table(rows: Sequence[dict[str, Any]]) -> Table:
     header += ["temperature needed", "gold covered by the temperature above (%)"]
     lines = [
         [*_model(row), f"{100 * row['wanted']:g}", bucket_label(part["least"], part["most"])]
-        + [f"{part['tokens']:,}", _parameter(row, part["parameter"]), _percent(part["covered"])]
+        + [f"{part['tokens']:,}", _parameter(row, part["parameter"]), percent(part["covered"])]
         for row in rows
         if row["sets"] == "temperature"
         for part in row["by_class"]
@@ -96,7 +96,7 @@ def certified_table(rows: Sequence[dict[str, Any]]) -> Table:
         # From the widest beam, which can follow more prefixes until they prove to be dead ends.
         single = row["beams"][max(beams, key=int)]["single"]
         shares = [*(row["beams"][beam]["exact"] for beam in beams), single]
-        lines.append([*_model(row), *map(_percent, shares)])
+        lines.append([*_model(row), *map(percent, shares)])
     return header, lines
 
 
@@ -106,7 +106,7 @@ def empty_table(rows: Sequence[dict[str, Any]]) -> Table:
     header += ["mean log p(empty) where p > 0", "mean log p(best) where p > 0"]
     lines = [
         [*_model(row), f"{row['sentences']:,}", row["scores"]]
-        + [_percent(row["empty_is_best"]), _percent(row["empty_is_impossible"])]
+        + [percent(row["empty_is_best"]), percent(row["empty_is_impossible"])]
         + [_number(row["log_p_empty"]), _number(row["log_p_found"])]
         for row in rows
     ]
@@ -140,5 +140,6 @@ def _whole(value: Optional[int]) -> str:
     return "-" if value is None else f"{value:,}"
 
 
-def _percent(share: Optional[float]) -> str:
+def percent(share: Optional[float]) -> str:
+    """Format a share as a percentage, or a dash if it is not known."""
     return "-" if share is None else f"{100 * share:.2f}"

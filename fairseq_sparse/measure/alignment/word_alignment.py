@@ -40,6 +40,12 @@ class Words:
     text: list[str]
     starts: list[int]
 
+    def of_positions(self, length: int) -> np.ndarray:
+        """Return the number of the word of each of ``length`` positions; the last is EOS, a word of
+        its own."""
+        starts = [*self.starts, length - 1]
+        return (np.searchsorted(starts, np.arange(length), side="right") - 1).clip(min=0)
+
 
 def words_of(pieces: Sequence[str], subwords: str) -> Words:
     """Join the pieces of a sentence into words, as fairseq's ``--post-process`` does.

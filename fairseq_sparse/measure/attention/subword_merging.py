@@ -70,7 +70,7 @@ class BatchWords:
     def __init__(self, masks: list[Tensor], sources: list[Words], targets: list[Words]):
         self._masks = masks
         self._source_ids, self._predicted_ids = (
-            [_word_ids(*pair) for pair in zip(words, mask.sum(1).tolist(), strict=True)]
+            [of.of_positions(n) for of, n in zip(words, mask.sum(1).tolist(), strict=True)]
             for words, mask in zip((sources, targets), masks, strict=True)
         )
         # The input of a query is what the query before it predicts; the first input is EOS.
@@ -107,12 +107,6 @@ class BatchWords:
         merged = mean.to(weights) @ weights @ columns
         seen = rows.to(weights) @ (~unseen).to(weights) @ columns
         return merged, seen == 0, ~rows.any(-1)
-
-
-def _word_ids(words: Words, length: int) -> np.ndarray:
-    """Return the number of the word of each position; EOS comes last and is a word of its own."""
-    starts = [*words.starts, length - 1]
-    return (np.searchsorted(starts, np.arange(length), side="right") - 1).clip(min=0)
 
 
 def _members(ids: list[np.ndarray], mask: Tensor) -> Tensor:

@@ -68,10 +68,7 @@ class WordClasses:
             [self.dictionary[token] for token in sentence[:-1].tolist()], self.subwords
         )
         frequencies = [*(self._frequencies[word] for word in words.text), self._sentences]
-        starts = torch.tensor([*words.starts, len(sentence) - 1])
-        word = (torch.searchsorted(starts, torch.arange(len(sentence)), right=True) - 1).clamp(
-            min=0
-        )
+        word = torch.from_numpy(words.of_positions(len(sentence)))
         return torch.tensor([bucket_of(frequency) for frequency in frequencies])[word], word
 
 

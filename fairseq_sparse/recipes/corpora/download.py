@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -10,8 +9,8 @@ from pathlib import Path
 from typing import Optional
 
 from fairseq_sparse.errors import RecipeError
+from fairseq_sparse.files import digest_of
 
-_BLOCK = 1 << 20
 _CANNOT_RESUME = 33  # curl's exit status if the server cannot continue the file
 _NO_MORE = "416"  # HTTP status if the server has no more bytes
 _CURL = "curl --disable --fail --location --globoff --continue-at - --write-out %{http_code}"
@@ -71,11 +70,7 @@ def _transfer(address: str, part: Path) -> tuple[int, bool]:
 def _is_right(file: Path, checksum: Optional[str]) -> bool:
     if not checksum:
         return True
-    digest = hashlib.new("md5" if len(checksum) == 32 else "sha256", usedforsecurity=False)
-    with open(file, "rb") as handle:
-        while block := handle.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest() == checksum.lower()
+    return digest_of("md5" if len(checksum) == 32 else "sha256", file) == checksum.lower()
 
 
 def _size(path: Path) -> int:
