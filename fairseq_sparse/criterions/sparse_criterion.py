@@ -162,7 +162,7 @@ class SparseCriterion(FairseqCriterion):
         ntokens = total("ntokens")
         metrics.log_scalar("loss", total("loss") / ntokens, ntokens, round=4)
         for name, source, of, factor, digits in (
-            ("sentence_accuracy", "correct_sentences", "nsentences", 100, 2),
+            ("sentence_accuracy", "correct_sentences", "statistics_sentences", 100, 2),
             ("accuracy", "correct", "statistics_tokens", 100, 2),
             ("nonzeros", "nonzeros", "statistics_tokens", 1, 2),
             ("gold_zero", "gold_zero", "statistics_tokens", 100, 2),

@@ -107,8 +107,8 @@ class OutputProjection(nn.Module):
 
         Returns:
             The loss in nats, and the sums of :meth:`OutputTransform.statistics`, in training of a
-            sample of the positions; in evaluation also ``correct_sentences``, the number of
-            sentences in which every target token has the largest logit.
+            sample of the positions; in evaluation also the numbers of ``sentences`` and of
+            ``correct_sentences``, in which every target token has the largest logit.
         """
         features = features.reshape(-1, features.size(-1))  # [batch * length, d]
         target, padding = options.target.reshape(-1), options.padding
@@ -134,7 +134,11 @@ class OutputProjection(nn.Module):
         statistics = self.transform.statistics(logits, target[rows], padding, options.epsilon)
         if not self.training:
             correct = logits.argmax(-1).eq(target) | target.eq(padding)
-            statistics["correct_sentences"] = correct.view_as(options.target).all(dim=1).sum()
+            # --pad-to-fixed-bsz adds rows of padding alone.
+            is_sentence = options.target.ne(padding).any(dim=1)
+            all_correct = correct.view_as(options.target).all(dim=1)
+            statistics["correct_sentences"] = (all_correct & is_sentence).sum()
+            statistics["sentences"] = is_sentence.sum()
         return loss, statistics
 
     def _is_plain(self) -> bool:

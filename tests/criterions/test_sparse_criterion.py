@@ -248,6 +248,14 @@ def test_sentence_accuracy_is_the_share_that_greedy_search_gets_right(transform)
         assert (target[2][real[2]] != best[2][real[2]]).any()
         log = criterion(model, sample)[2]
         assert log["statistics_correct_sentences"] == 1
+        # Rows of padding alone are no sentences.
+        whole = {"target": target, "ntokens": sample["ntokens"], "net_input": sample["net_input"]}
+        inputs = {name: torch.cat([x, x[:1]]) for name, x in sample["net_input"].items()}
+        padded = torch.cat([target, torch.ones_like(target[:1])])
+        longer = criterion(model, {**whole, "target": padded, "net_input": inputs})[2]
+        for name in ("sentences", "correct_sentences"):
+            name = f"statistics_{name}"
+            assert longer[name] == log[name]
         other = criterion(model, toy.batch(criterion.task.target_dictionary, ((3, 4),)))[2]
         with metrics.aggregate() as values:
             for logs in ([log, log], [{**other, "statistics_correct_sentences": 1}]):
