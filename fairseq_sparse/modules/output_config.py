@@ -125,10 +125,10 @@ def _check_tau(args: Namespace) -> None:
 
 
 def _check_topk(args: Namespace) -> None:
-    """Refuse a number of largest logits that is ignored; older checkpoints often have 0."""
-    is_partial = str(args.output_algorithm) == "partial"
-    if not is_partial and args.output_topk not in (0, TOPK) and criterion_name(args) is not None:
-        raise ValueError(
+    """Warn of a number of largest logits that is ignored; older checkpoints have such numbers,
+    often 0."""
+    if str(args.output_algorithm) != "partial" and args.output_topk not in (0, TOPK):
+        logger.warning(
             f"--output-topk {args.output_topk} has no effect without --output-algorithm partial"
         )
 

@@ -19,7 +19,6 @@ REFUSED = [
     ("sparsemax", "--output-alpha", 1.3),
     *((name, "--output-algorithm", "sort") for name in ("softmax", "alpha_relu", "entmax")),
     ("entmax15", "--output-topk", 0, "--output-algorithm", "partial"),
-    *((name, "--output-topk", 7) for name in ("softmax", "entmax15")),
     ("entmax15", "--output-tau", 0.5),
     ("softmax", "--output-tau", "formula"),
     *(("alpha_relu", "--output-tau", tau) for tau in ("nan", "Data", "")),
@@ -52,6 +51,12 @@ def test_tau_without_effect_is_named_where_nothing_is_trained(transform: str, ca
     toy.model("--output-transform", transform)
     toy.model("--output-transform", transform, "--output-tau", "data")  # formerly the default
     assert "--output-tau" not in caplog.text
+
+
+@pytest.mark.parametrize("transform", ["softmax", "entmax15"])
+def test_a_number_of_logits_without_effect_is_named(transform: str, caplog) -> None:
+    toy.model("--output-transform", transform, "--output-topk", 7)
+    assert "--output-topk 7 has no effect" in caplog.text
 
 
 @pytest.mark.parametrize(
