@@ -74,8 +74,9 @@ def check_resumed_run(run: DictConfig) -> None:
 def check_exponential_average(args: Any, model: nn.Module) -> None:
     """Refuse an exponential average of shared parameters that fairseq computes wrongly.
 
-    It goes through the names of the parameters, so that a shared tensor, which has several, moves
-    several times an update, unless the average has a copy for each: that of half precision in fp32.
+    fairseq updates the average once for each name of a parameter, so a shared tensor, which has
+    several names, is updated several times. Only an fp32 average of a model in half precision has
+    a copy for each name.
 
     Args:
         args: the settings of the model, as fairseq gives them to a task.

@@ -100,11 +100,11 @@ def run(options: argparse.Namespace) -> None:
 
         def batches(subset: str, translator=translator):
             found = translator.batches(subset, options.max_tokens)
-            sentences = len(translator.task.dataset(subset))
+            left_out = len(translator.task.dataset(subset))
             for sample in with_progress(found, f"{translator.name}, {subset}"):
-                sentences -= len(sample["id"])
+                left_out -= len(sample["id"])
                 yield sample
-            print_left_out(sentences)
+            print_left_out(left_out)
 
         found = calibrate(
             translator, batches, options.validation, options.subset, options.coverage, classes
