@@ -70,7 +70,7 @@ class BatchWords:
     def __init__(self, masks: list[Tensor], sources: list[Words], targets: list[Words]):
         self._masks = masks
         self._source_ids, self._predicted_ids = (
-            [of.of_positions(n) for of, n in zip(words, mask.sum(1).tolist(), strict=True)]
+            [each.of_positions(n) for each, n in zip(words, mask.sum(1).tolist(), strict=True)]
             for words, mask in zip((sources, targets), masks, strict=True)
         )
         # The input of a query is what the query before it predicts; the first input is EOS.
