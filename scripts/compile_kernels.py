@@ -6,14 +6,13 @@
 The ops are called on tensors of the CPU, with sizes that Triton specialises on (1, multiples of 16)
 and others, so the kernels are compiled exactly as they would be launched, but none runs. A kernel
 must fit into the shared memory of the GPU, and its divisions and square roots must be correctly
-rounded. Capabilities unknown to this Triton are skipped. With --registers, ptxas reports the
-largest register use of each kernel. Exits with status 1 if a kernel fails.
+rounded. Capabilities unknown to this Triton are skipped. Exits with status 1 if a kernel
+fails.
 """
 
 import argparse
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import traceback
@@ -54,7 +53,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--capability", type=int, nargs="+", choices=CAPABILITIES)
     parser.add_argument("--only", default="", help="compile only cases whose name matches this")
-    parser.add_argument("--registers", action="store_true", help="ask ptxas for registers, spills")
     given = parser.parse_args()
     import triton
 
@@ -75,8 +73,6 @@ def main() -> None:
             f"sm_{capability}: {len(kernels)} kernels compiled by Triton {triton.__version__}",
             flush=True,
         )
-        if given.registers:
-            print_registers(capability, kernels)
     if given.only and not compiled:
         sys.exit(f"--only {given.only}: no kernel was compiled")
     sys.exit(failed > 0)
@@ -91,34 +87,6 @@ def succeeds(case: Callable[[], object]) -> bool:
         traceback.print_exc(limit=-3)
         return False
     return True
-
-
-def print_registers(capability: int, kernels: list) -> None:
-    """Print for each kernel its number of variants, the most registers per thread, and the most
-    bytes spilled."""
-    import triton
-
-    folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-    newer = folder / "ptxas-blackwell"
-    ptxas = newer if capability >= 100 and newer.is_file() else folder / "ptxas"
-    needed: dict[str, list[tuple[int, int]]] = {}
-    for name, kernel in kernels:
-        ptx = kernel.asm["ptx"]
-        target = re.search(r"^\.target (sm_\w+)", ptx, re.MULTILINE)[1]
-        command = [ptxas, "-v", f"--gpu-name={target}", "-o", os.devnull, "-"]
-        done = subprocess.run(command, input=ptx, capture_output=True, text=True)
-        found = re.search(
-            r"(\d+) bytes spill stores.*?Used (\d+) registers", done.stderr, re.DOTALL
-        )
-        assert found, done.stderr
-        needed.setdefault(name, []).append((int(found[2]), int(found[1])))
-    for name, pairs in sorted(needed.items()):
-        registers, spilled = (max(numbers) for numbers in zip(*pairs, strict=True))
-        count = sum(spill > 0 for _, spill in pairs)
-        print(
-            f"sm_{capability} {name}: {len(pairs)} variants, {registers} registers, "
-            f"{spilled} bytes spilled ({count} variants spill)"
-        )
 
 
 @contextmanager

@@ -29,7 +29,6 @@ from fairseq_sparse.commands.common import (
     check_outputs,
     command_parser,
     numbers,
-    positive,
     prepare_plots,
     print_tables,
     write_plots,
@@ -38,6 +37,7 @@ from fairseq_sparse.commands.models import (
     add_limit,
     add_max_tokens,
     add_model_arguments,
+    add_steps,
     add_subwords,
     measurements,
     name_models,
@@ -54,15 +54,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("analyze support", __doc__)
     add_model_arguments(parser, several=True, subsets=True)
     add_limit(parser)
-    parser.add_argument(
-        "--steps",
-        choices=("references", "translations", "both"),
-        default="references",
-        help="whose steps are measured (default: references)",
-    )
-    parser.add_argument(
-        "--beam", type=positive, metavar="N", help="beam size of --steps translations (default: 5)"
-    )
+    add_steps(parser, "both")
     parser.add_argument(
         "--beams",
         type=numbers,

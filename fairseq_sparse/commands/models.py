@@ -115,12 +115,12 @@ def add_max_tokens(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_steps(parser: argparse.ArgumentParser) -> None:
-    """Add the choice between references and the model's own translations; see also
+def add_steps(parser: argparse.ArgumentParser, *more: str) -> None:
+    """Add the choice between references, the model's own translations and ``more``; see also
     :func:`check_steps`."""
     parser.add_argument(
         "--steps",
-        choices=("references", "translations"),
+        choices=("references", "translations", *more),
         default="references",
         help="give the model the reference or its own best translation (default: references)",
     )

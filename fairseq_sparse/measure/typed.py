@@ -53,10 +53,8 @@ class TextEncoder:
         return self.tokenizer.decode(self.bpe.decode(pieces) if self.bpe else pieces)
 
 
-@cache
-def text_encoder(language: str, tokenizer: str, codes: Path | None) -> TextEncoder:
-    """Return the encoder of a language, whose merges are read once."""
-    return TextEncoder(language, tokenizer, codes)
+# The merges of a language are read once.
+text_encoder = cache(TextEncoder)
 
 
 def find_codes(data: str | Path, language: str) -> Path | None:

@@ -1,4 +1,4 @@
-"""Tables as Markdown, tab-separated values, LaTeX or JSON."""
+"""Tables as Markdown, tab-separated values or LaTeX, and pages of them, also as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tabulate import LATEX_ESCAPE_RULES, SEPARATING_LINE, DataRow, Line, TableFo
 
 from fairseq_sparse.files import write_json, write_text
 
-FORMATS = ("md", "tsv", "json", "latex")
 PACKAGES = "% needs \\usepackage{booktabs}"
 
 _ROW = DataRow("| ", " | ", " |")
@@ -56,14 +55,11 @@ def format_table(
     """Return a table as text.
 
     Args:
-        style: one of ``FORMATS``. ``json`` is a list of one object per row.
+        style: ``md``, ``tsv`` or ``latex``.
         caption: the text above a LaTeX table, which then floats.
         notes: the paragraphs below a LaTeX table with a caption.
     """
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
-    if style == "json":
-        lines = [dict(zip(header, row, strict=True)) for row in rows]
-        return json.dumps(lines, ensure_ascii=False, indent=1)
     if style == "tsv":
         return "\n".join("\t".join(row) for row in [header, *cells])
     if style == "latex":
@@ -118,7 +114,7 @@ class Page:
     numbers: dict[str, Any]
 
     def text(self, style: str = "md") -> str:
-        """Return the page in one of ``FORMATS``; ``json``: the numbers."""
+        """Return the page as ``md``, ``tsv``, ``latex``, or ``json``: the numbers alone."""
         if style == "json":
             return json.dumps(self.numbers, ensure_ascii=False, indent=1) + "\n"
         blocks = {"md": [f"# {self.title}"], "latex": [PACKAGES], "tsv": []}[style]

@@ -59,13 +59,14 @@ def attend_functions(options: Namespace, length: int, dtype, masked) -> Function
     import torch.nn.functional as F
 
     from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
+    from fairseq_sparse.ops.masks import causal_mask
 
     device, causal, dropout = options.device, options.causal, options.attention_dropout
     head_dim = options.model_dim // options.heads
     bias = None
     if causal and length <= LONGEST_MASK:
-        ahead = torch.full((length, length), -float("inf"), device=device).triu(1)
-        bias = ahead.to(dtype)[:length, :length]
+        like = torch.empty(0, dtype=dtype, device=device)
+        bias = causal_mask(length, length, like)[:length, :length]
     settings = {"masked": masked, "bias": bias, "causal": causal, "dropout": dropout}
     seen = None if masked is None else ~masked[:, None, None]
     found: Functions = {
@@ -124,8 +125,9 @@ def add_attend_figures(
             result["zeros"] = share_of_zeros(kind, inputs[0], inputs[1], masked)
         if length <= options.errors:
             exact = sparse(kind, masked=masked, causal=options.causal)
+            *given, gradient = (tensor.to(dtype) for tensor in inputs)
             try:
-                result["error"] = error_of(function, exact, inputs, dtype)
+                result["error"] = harness.error_of(function, exact, given, gradient)
             except Exception as error:  # third-party code can fail in any way
                 result["no_error"] = f"{type(error).__name__}: {harness.one_line(error)}"
 
@@ -142,24 +144,3 @@ def share_of_zeros(kind: str, query, key, masked) -> float:
     if masked is not None:
         found = found[..., ~masked[0]]
     return float((found == 0).double().mean())
-
-
-def error_of(function: Callable, exact: Callable, inputs: list, dtype) -> float:
-    """Return the largest relative error of the result and of the gradients, against fp64."""
-    import torch
-
-    from fairseq_sparse.ops import backends
-
-    *inputs, gradient = (tensor.to(dtype) for tensor in inputs)
-
-    def evaluate(function: Callable, dtype):
-        tensors = [tensor.detach().to(dtype).requires_grad_() for tensor in inputs]
-        output = function(*tensors)
-        gradients = torch.autograd.grad(output, tensors, gradient.to(output.dtype))
-        return [output.detach().double(), *(tensor.double() for tensor in gradients)]
-
-    found = evaluate(function, dtype)
-    with backends.use("reference"):
-        expected = evaluate(exact, torch.float64)
-    pairs = zip(found, expected, strict=True)
-    return max(float((ours - theirs).norm() / theirs.norm()) for ours, theirs in pairs)

@@ -109,12 +109,15 @@ def checks_of_attention() -> Iterator[Check]:
 
     from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
     from fairseq_sparse.ops import attend
+    from fairseq_sparse.ops.masks import causal_mask
 
     def result(query, key, value, kind, causal=False, masked=None):
         kind = ATTENTION_KINDS[kind]
         settings = {"masked": masked, "sums_to_one": kind.sums_to_one}
         if causal:
-            settings.update(bias=causal_mask(query), causal=True)
+            n = query.size(2)
+            # Cut from a stored mask, as in fairseq.
+            settings.update(bias=causal_mask(n, n, query)[:n, :n], causal=True)
         return attend(query, key, value, kind.weights, **settings)[0]
 
     for kind in ("rela_g", "entmax15"):
@@ -134,15 +137,6 @@ def checks_of_attention() -> Iterator[Check]:
                 function = partial(result, kind=kind, causal=True)
                 yield f"{name} causal", function, inputs, {}
                 yield f"{name} causal, padded", function, inputs, {"masked": masked}
-
-
-def causal_mask(query):
-    """Return a causal mask, cut from a stored one, as fairseq does."""
-    import torch
-
-    length = query.size(2)
-    mask = torch.full((length, length), -float("inf"), device=query.device).triu(1)
-    return mask.to(query.dtype)[:length, :length]
 
 
 def errors(check: Check, dtype, device: str) -> dict[str, float]:

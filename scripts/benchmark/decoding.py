@@ -5,10 +5,9 @@ All models translate the same sentences in one process, one after another in eac
 of --path is the baseline, and the speeds are ratios to it. A softmax model is decoded by fairseq's
 own generator ("Speeding Up Entmax", Figure 4; "Sparse Attention with Linear Units", Figure 2 and
 Table 2, whose ratios are for one sentence at a time: --batches 1). The length is the mean length of
-the translations: longer ones take more time. With --stock, each sparse model is also decoded by
-fairseq's own generator; if that fails, the table says so. With --ctranslate2, each model with
-softmax attention is also decoded by CTranslate2, in fp32 and int8, with a softmax of its logits and
-as many threads as PyTorch.
+the translations: longer ones take more time. With --ctranslate2, each model
+with softmax attention is also decoded by CTranslate2, in fp32 and int8, with a softmax of its
+logits and as many threads as PyTorch; if that fails, the table says so.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from benchmark import harness
 from benchmark.harness import positive
 from command_line import add_paths, add_plots, exit_status, name_models, numbers, script_parser
 
-STOCK_SEARCH = ", stock search"
 # What CTranslate2 computes in, by --ctranslate2.
 PRECISIONS = ("float32", "int8")
 
@@ -58,7 +56,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--bins", 0, "equally large bins of source length, at the largest batch size", int)
     add("--bin-beam", 5, "beam size in the bins")
     add("--lenpen", 1.0, "length penalty", float)
-    parser.add_argument("--stock", action="store_true", help="also with fairseq's own generator")
     parser.add_argument("--ctranslate2", action="store_true", help="also with CTranslate2")
     add_plots(parser)
     harness.add_arguments(parser, rounds=3)
@@ -104,19 +101,11 @@ def length_bins(translator, options: argparse.Namespace) -> list[tuple[str, list
 def generators(translators: list, options: argparse.Namespace, beam: int) -> dict[str, object]:
     """Return the generators to compare, by name."""
     from fairseq.dataclass.configs import GenerationConfig
-    from fairseq.sequence_generator import SequenceGenerator
 
     found = {}
     for translator in translators:
         config = GenerationConfig(beam=beam, lenpen=options.lenpen)
         found[translator.name] = translator.task.build_generator(translator.models, config)
-        if options.stock and type(found[translator.name]) is not SequenceGenerator:
-            found[f"{translator.name}{STOCK_SEARCH}"] = SequenceGenerator(
-                translator.models,
-                translator.task.target_dictionary,
-                beam_size=beam,
-                len_penalty=options.lenpen,
-            )
         if options.ctranslate2:
             for precision in PRECISIONS:
                 name = f"{translator.name}, CTranslate2 {precision}"

@@ -219,6 +219,30 @@ def add_memory(results: list[dict], jobs: Jobs, device: str) -> None:
                 result["memory"] = result["peak_bytes"] / results[0]["peak_bytes"]
 
 
+def error_of(function: Callable, exact: Callable, inputs: Sequence, gradient=None) -> float:
+    """Return the largest relative error of a function's result and of its gradients, against those
+    of ``exact`` in fp64, computed by the reference.
+
+    Args:
+        gradient: that of the result; None if this is one number.
+    """
+    import torch
+
+    from fairseq_sparse.ops import backends
+
+    def evaluate(function: Callable, dtype=None):
+        tensors = [tensor.detach().to(dtype or tensor.dtype).requires_grad_() for tensor in inputs]
+        output = function(*tensors)
+        given = None if gradient is None else gradient.to(output.dtype)
+        return [output.detach(), *torch.autograd.grad(output, tensors, given)]
+
+    found = evaluate(function)
+    with backends.use("reference"):
+        expected = evaluate(exact, torch.float64)
+    pairs = zip(found, expected, strict=True)
+    return max(float((ours.double() - theirs).norm() / theirs.norm()) for ours, theirs in pairs)
+
+
 # What is reported
 
 

@@ -13,7 +13,7 @@ products     with --bounds, one and three matrix products of the layer alone: ex
 States of the layer:
 
 untrained    logits drawn from N(0, 1)
-trained      the same logits, scaled until 1.5-entmax has the density --trained-density
+trained      the same logits, scaled until 1.5-entmax has the density TRAINED_DENSITY
 like_model   made like our trained model, 1.5-entmax on Multi30k (docs/results.md), which gives 72.8
              tokens a nonzero probability on average, and in 8.4 % of the steps none to the target:
              targets follow Zipf's law; the logits of a row are draws from N(0, 1), plus a constant
@@ -47,6 +47,8 @@ from benchmark import harness, peers, random_data
 from command_line import script_parser
 
 STATES = ("untrained", "trained", "like_model")
+# Share of nonzeros of 1.5-entmax in the state trained.
+TRAINED_DENSITY = 0.005
 # Figures of the trained model, see above: support size, share of targets outside of it.
 MODEL_SUPPORT, MODEL_MISSES = 72.8, 0.084
 ROW_SIGMA = 0.5
@@ -73,13 +75,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         metavar="NAME,...",
         help=f"among {', '.join(STATES)} (default: untrained,trained)",
     )
-    parser.add_argument(
-        "--trained-density",
-        type=float,
-        default=0.005,
-        metavar="P",
-        help="density of 1.5-entmax in the state trained (default: 0.005)",
-    )
     parser.add_argument("--only", default="", metavar="TEXT", help="only names with TEXT in them")
     parser.add_argument("--bounds", action="store_true", help="measure matrix products as well")
     parser.add_argument(
@@ -94,10 +89,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     harness.add_dtypes(parser)
     harness.add_arguments(parser, rounds=5, least_seconds=0.2)
-    options = parser.parse_args(arguments)
-    if not 0 < options.trained_density < 1:
-        parser.error(f"--trained-density {options.trained_density}: must be in (0, 1)")
-    return options
+    return parser.parse_args(arguments)
 
 
 def density(p) -> float:
@@ -129,7 +121,7 @@ def layer_of(tokens: int, width: int, vocabulary: int, state: str, options: argp
         features = features_like_model(features, weight, target)
     sample = features[:SAMPLE] @ weight.T
     if state == "trained":
-        scale = scale_to_density(sample, options.trained_density)
+        scale = scale_to_density(sample, TRAINED_DENSITY)
         weight, sample = scale * weight, scale * sample
     return features, weight, target, sample
 
@@ -209,20 +201,6 @@ def exact_loss(transform: str, logits, target, tau):
             return ops.alpha_relu_loss(logits, target, tau)
         alpha = {"entmax15": 1.5, "sparsemax": 2.0}.get(transform)
         return ops.entmax_loss(logits, target, alpha) if alpha else F.cross_entropy(logits, target)
-
-
-def error_of(loss: Callable, exact: Callable, x, w, target) -> float:
-    """Return the largest relative error of the loss and of its gradients."""
-    import torch
-
-    def evaluate(function: Callable, dtype):
-        tensors = [tensor.detach().to(dtype).requires_grad_() for tensor in (x, w)]
-        value = function(*tensors, target)
-        return [value.detach(), *torch.autograd.grad(value, tensors)]
-
-    found, expected = evaluate(loss, x.dtype), evaluate(exact, torch.float64)
-    pairs = zip(found, expected, strict=True)
-    return max(float((ours.double() - theirs).norm() / theirs.norm()) for ours, theirs in pairs)
 
 
 def bounds(x, w) -> harness.Jobs:
@@ -314,11 +292,14 @@ def add_error(result: dict, transform: str, loss: Callable, x, w, target, tau) -
     """Add the error, or why there is none."""
     import torch.nn.functional as F
 
-    def exact(x, w, y):
-        return exact_loss(transform, F.linear(x, w), y, tau)
+    def ours(x, w):
+        return loss(x, w, target)
+
+    def exact(x, w):
+        return exact_loss(transform, F.linear(x, w), target, tau)
 
     try:
-        result["error"] = error_of(loss, exact, x, w, target)
+        result["error"] = harness.error_of(ours, exact, [x, w])
     except Exception as error:  # fp64 may not fit, and third-party code can fail
         result["no_error"] = f"{type(error).__name__}: {harness.one_line(error)}"
 

@@ -158,8 +158,7 @@ def training_targets(results: list[dict], device: str) -> Iterator[Target]:
 def decoding_targets(results: list[dict], device: str) -> Iterator[Target]:
     baseline = results[0]["model"] if results else None
     for result in results:
-        other_search = result["model"].endswith(decoding.STOCK_SEARCH)
-        if result["part"] == "beam" and result["model"] != baseline and not other_search:
+        if result["part"] == "beam" and result["model"] != baseline:
             what = f"{result['model']}, beam {result['beam']}, batch {result['batch']}"
             yield Target("decoding: speed", what, DECODING, True, ratio(result, "speed"))
 

@@ -1,6 +1,5 @@
 """Tables as text: Markdown as laid out, LaTeX and TSV in which no cell is a command."""
 
-import json
 import re
 
 import hypothesis.strategies as st
@@ -70,10 +69,6 @@ def test_a_table_has_its_rules_cells_and_notes() -> None:
     assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
 
 
-def test_values_are_tab_separated_or_json() -> None:
+def test_values_are_tab_separated() -> None:
     header, rows = ["model", "p"], [["α-ReLU", 0.5], ["", None]]
     assert format_table(header, rows, "tsv") == "model\tp\nα-ReLU\t0.5\n\t"
-    assert json.loads(format_table(header, rows, "json")) == [
-        {"model": "α-ReLU", "p": 0.5},
-        {"model": "", "p": None},
-    ]

@@ -27,18 +27,7 @@ _WIDTHS = 16
 _LEAST_LANES = 8
 
 
-def _fits_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    masked: Optional[Tensor],
-    bias: Optional[Tensor],
-    seed: Optional[Tensor],
-    alpha: float,
-    scale: float,
-    causal: bool,
-    dropout: float,
-) -> bool:
+def _fits_attention(query, key, value, masked, bias, seed, alpha, scale, causal, dropout) -> bool:
     """Return whether the kernels can compute an attention, and faster than PyTorch."""
     (batch, heads, queries, _), keys = query.shape, key.size(2)
     return (
@@ -50,15 +39,7 @@ def _fits_attention(
     )
 
 
-def _fits_attention_step(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    masked: Optional[Tensor],
-    alpha: float,
-    scale: float,
-    need_weights: bool,
-) -> bool:
+def _fits_attention_step(query, key, value, masked, alpha, scale, need_weights) -> bool:
     """Return whether the kernel can compute a step of generation, and faster than PyTorch."""
     return query.size(2) == 1 and _fits_heads(query, key, value, alpha)
 
