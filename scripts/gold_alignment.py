@@ -31,8 +31,6 @@ from fairseq_sparse.measure.attention.forced_attention import forced_attention
 from fairseq_sparse.measure.translator import Translator
 
 HOME = "https://www-i6.informatik.rwth-aachen.de/goldAlignment/"
-ARCHIVE = "DeEnGoldAlignment.tar.gz"
-FOLDER = "DeEn"
 
 _TALP = "alignment*.talp"
 

@@ -7,8 +7,6 @@ filling in a form, so no program can fetch it:
 
   https://www-i6.informatik.rwth-aachen.de/goldAlignment/
 
-Without GOLD, the set is looked for in the folder in the environment variable RAW_DIR.
-
 Its sentences are tokenised and split like the training data in the folder PREPARED, which the stage
 `prepare` of the recipes makes (DATA_DIR/prepared), and binarised with its dictionaries. Each model
 reads source and reference, in either direction. The weights are merged into the words of the gold
@@ -29,7 +27,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,7 +62,7 @@ Sides = list[list["Words"]]
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = script_parser(__doc__)
-    parser.add_argument("gold", metavar="GOLD", nargs="?", type=Path, help="archive or folder")
+    parser.add_argument("gold", metavar="GOLD", type=Path, help="archive or folder")
     parser.add_argument(
         "--prepared", type=Path, required=True, metavar="PREPARED", help="DATA_DIR/prepared"
     )
@@ -81,18 +78,18 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def find_gold(options: argparse.Namespace) -> Path:
     """Return the folder of the gold set, unpacking the archive if necessary."""
-    from gold_alignment import ARCHIVE, FOLDER, HOME, unpack
+    from fairseq_sparse.recipes.tables import GOLD
+    from gold_alignment import HOME, unpack
 
-    places = [options.gold] if options.gold else []
-    if not places and os.environ.get("RAW_DIR"):
-        places = [Path(os.environ["RAW_DIR"], name) for name in (ARCHIVE, FOLDER)]
-    for place in places:
-        if place.is_dir():
-            return place / FOLDER if (place / FOLDER).is_dir() else place
-        if place.is_file():
-            return unpack(place, options.output / "gold")
-    missing = f"{' nor '.join(map(str, places))}: no such file" if places else "no GOLD, no RAW_DIR"
-    raise ValueError(f"{missing}; get {ARCHIVE} at {HOME}, which asks for your name")
+    archive, folder = GOLD
+    if options.gold.is_dir():
+        inside = options.gold / folder
+        return inside if inside.is_dir() else options.gold
+    if options.gold.is_file():
+        return unpack(options.gold, options.output / "gold")
+    raise ValueError(
+        f"{options.gold}: no such file; get {archive} at {HOME}, which asks for your name"
+    )
 
 
 @dataclass(frozen=True)
@@ -125,25 +122,17 @@ def preparation(folder: Path) -> Preparation:
     return Preparation(languages, tokenized, codes)
 
 
-def load_tokenizer(language: str, made: Preparation) -> Callable[[str], str]:
-    """Return a function that splits a sentence as ``sacremoses tokenize -a`` does."""
-    from sacremoses import MosesTokenizer
+def load_encoder(language: str, made: Preparation) -> Callable[[str], str]:
+    """Return a function that splits text as the training data in a language were split."""
+    from fairseq_sparse.measure.typed import text_encoder
 
-    if language in made.tokenized:
-        return lambda text: " ".join(text.split())
-    moses = MosesTokenizer(language)
-    return lambda text: moses.tokenize(text, aggressive_dash_splits=True, return_str=True)
-
-
-def load_units(codes: Path) -> Callable[[str], str]:
-    """Return a function that splits tokens by the merges in a file."""
-    from subword_nmt.apply_bpe import BPE
-
+    codes = made.codes[language]
     if not read_text(codes).startswith("#version"):
         raise ValueError(f"{codes}: these are no merges of subword-nmt")
     try:
-        with open(codes, encoding="utf-8") as handle:
-            return BPE(handle).process_line
+        return text_encoder(
+            language, "space" if language in made.tokenized else "moses", codes
+        ).encode
     except SystemExit as error:  # a bad line, which has been printed
         raise ValueError(f"{codes} is damaged") from error
 
@@ -154,8 +143,8 @@ def split_words(pairs: GoldPairs, made: Preparation, output: Path) -> Sides:
 
     result = []
     for language, sentences in zip(made.languages, (pairs.source, pairs.target), strict=True):
-        tokens, units = load_tokenizer(language, made), load_units(made.codes[language])
-        split = [segment(words, lambda word: units(tokens(word))) for words in sentences]  # noqa: B023
+        encode = load_encoder(language, made)
+        split = [segment(words, encode) for words in sentences]
         text = "".join(" ".join(pieces) + "\n" for pieces, _ in split)
         write_text(output / f"pieces.{language}", text)
         result.append([words for _, words in split])

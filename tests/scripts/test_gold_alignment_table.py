@@ -161,14 +161,12 @@ def test_error_rates_are_those_of_plain_loops(
     prepared: Path,
     checkpoints: list[Path],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:
     pytest.importorskip("matplotlib")
-    monkeypatch.setenv("RAW_DIR", str(archive.parent))
     output = tmp_path / "new" / "out"
     flags = ["--prepared", prepared, "--path", *(f"ReLA-g={path}" for path in checkpoints)]
-    assert call_here(*flags, "--output", output) == 0
+    assert call_here(archive, *flags, "--output", output) == 0
     printed = capsys.readouterr().out
     written = json.loads((output / "alignment_error_rate.json").read_text("utf-8"))
     assert written["gold"] == {
@@ -244,17 +242,15 @@ def test_bad_input_is_one_line(
     archive: Path,
     prepared: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:
-    monkeypatch.delenv("RAW_DIR", raising=False)
     other, characters = (tmp_path / name / "prepared" for name in ("other", "characters"))
     shutil.copytree(prepared, other)
     record_preparation(other.parent, "fr", "de", bpe_merges=30)
     characters.mkdir(parents=True)
     record_preparation(characters.parent, "fr", "de", kind="inflection")
     for named, *arguments in [
-        ("DeEnGoldAlignment.tar.gz", "--prepared", prepared),
+        ("no such file", tmp_path / "DeEn", "--prepared", prepared),
         ("prepare.json", archive, "--prepared", characters),
         ("fr-de", archive, "--prepared", other),
     ]:
