@@ -194,7 +194,8 @@ def unigram_distribution(task) -> Tensor:
     The counts in the dictionary would not do: a shared one counts the source text, too.
 
     Raises:
-        ValueError: the training set is in several folders, of which fairseq loads one an epoch.
+        ValueError: the training set is not there, or in several folders, of which fairseq loads one
+            an epoch.
     """
     if len(utils.split_paths(task.cfg.data)) > 1:
         raise ValueError(
@@ -203,7 +204,12 @@ def unigram_distribution(task) -> Tensor:
         )
     subset = getattr(task.cfg, "train_subset", "train")  # language models have no such field
     if subset not in task.datasets:
-        task.load_dataset(subset)
+        try:
+            task.load_dataset(subset, combine=True)  # all its parts, as fairseq-train does
+        except FileNotFoundError as error:
+            raise ValueError(
+                f"--label-smoothing-prior unigram counts the training set, but {error}"
+            ) from error
     data = task.dataset(subset)
     counts = torch.zeros(len(task.target_dictionary), dtype=torch.int64)
     for start in range(0, len(data), _COUNTED_AT_ONCE):

@@ -390,12 +390,15 @@ def _entmax_entry(z: Tensor, token: Tensor, alpha: float) -> Tensor:
     probability is 0 would leave the others a sum below 1: ``sum([(alpha - 1) (z - z_token) /
     T]_+ ** (1 / (alpha - 1))) < 1``.
     """
-    gap = (z - z.gather(-1, token.unsqueeze(-1))).clamp(min=0)
+    own = z.gather(-1, token.unsqueeze(-1))
+    gap = (z - own).clamp(min=0)
     # Divided by the largest gap, because a power of high order could overflow.
     largest = gap.amax(-1, keepdim=True)
     share = gap / largest.masked_fill(largest == 0, 1.0)
     norm = (share ** (1 / (alpha - 1))).sum(-1) ** (alpha - 1)
-    return (alpha - 1) * largest.squeeze(-1) * norm
+    entry = (alpha - 1) * largest.squeeze(-1) * norm
+    # The distance of -inf from itself is NaN; a token that is masked is possible at no temperature.
+    return entry.masked_fill(own.squeeze(-1).isneginf(), math.inf)
 
 
 def _join_with(names: Iterable[str], conjunction: str) -> str:

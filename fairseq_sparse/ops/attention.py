@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fairseq_sparse.ops.attention_weights import ATTENTION_WEIGHTS, AttentionWeights
+from fairseq_sparse.ops.checks import check_alpha
 from fairseq_sparse.ops.dropout import draw_seed
 from fairseq_sparse.ops.masks import MASKED, causal_mask
 from fairseq_sparse.ops.operators import has_kernel
@@ -147,6 +148,8 @@ def _resolve_weights(
         raise ValueError(f"{given} {wants}, got {alpha}")
     if alpha is None or torch.is_tensor(alpha):
         return weights, alpha
+    if weights.name == "entmax":  # a function of one's own may take any alpha
+        alpha = 1.0 if alpha == 1 else check_alpha(alpha)
     return weights.with_alpha(alpha), None
 
 

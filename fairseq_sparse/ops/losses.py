@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_sparse.ops.checks import Tau, check_algorithm, check_alpha, check_logits, check_tau
-from fairseq_sparse.ops.mappings import TOPK
+from fairseq_sparse.ops.mappings import TOPK, as_rows
 from fairseq_sparse.ops.precision import as_autocast, at_least_fp32, without_autocast
 from fairseq_sparse.ops.reference import rows
 from fairseq_sparse.ops.reference.linear_loss import linear_loss
@@ -194,7 +194,7 @@ class _Loss(NamedTuple):
             return torch.full((), self.tau, dtype=torch.float64, device=z.device)
         if self.tau.numel() != 1:
             raise ValueError(f"tau must have one element, got shape {tuple(self.tau.shape)}")
-        return self.tau.reshape(())
+        return at_least_fp32(self.tau.reshape(()))  # tau / (alpha - 1) would lose digits
 
     def without_prior(self, reduction: str) -> _Loss:
         """Return the options of the part of the loss that :meth:`of_prior` completes."""
@@ -234,7 +234,7 @@ def _loss_of_logits(z: Tensor, target: Tensor, loss: _Loss) -> Tensor:
     """Compute the loss of logits ``[..., V]``."""
     check_logits(z)
     arguments = loss.checked(tuple(z.shape), z, target)
-    logits, labels = z.reshape(-1, z.size(-1)), target.reshape(-1)
+    logits, labels = as_rows(z), target.reshape(-1)
     if loss.prior is not None:
         losses = _loss_of_logits(logits, labels, loss.without_prior("none"))
         logits = at_least_fp32(logits)
@@ -272,7 +272,7 @@ def _loss_of_features(
         added = _prior_of_features(features, weight, bias, target, loss)
         return loss.reduced(total + added, target)
     # Convert to the dtype that autocast would multiply in; gradients pass through the conversion.
-    x, w = as_autocast(features.reshape(-1, features.size(-1)), weight)
+    x, w = as_autocast(as_rows(features), weight)
     needed = [torch.is_grad_enabled() and y is not None and y.requires_grad for y in (x, w, bias)]
     total, *_ = linear_loss(x, w, bias, target.reshape(-1), *arguments, *needed)
     return loss.reduced(total, target)
@@ -284,7 +284,7 @@ def _prior_of_features(
     """Return the sum of :meth:`_Loss.of_prior`, from two logits a row rather than all."""
     labels = target.reshape(-1)
     index = labels.masked_fill(labels == loss.ignore_index, 0)
-    x, w = as_autocast(features.reshape(-1, features.size(-1)), weight)
+    x, w = as_autocast(as_rows(features), weight)
     with without_autocast(x):
         x, gold_weight, w = at_least_fp32(x), at_least_fp32(w[index]), at_least_fp32(w)
         prior = loss.prior.to(x)

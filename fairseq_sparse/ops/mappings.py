@@ -108,8 +108,9 @@ def entmax(
 def log_entmax(z: Tensor, alpha: float, algorithm: str = "newton", topk: int = TOPK) -> Tensor:
     """Return the logarithm of alpha-entmax over the last dimension, exactly -inf where p is 0.
 
-    The gradient of an entry that is -inf counts as 0. For the arguments and errors see
-    :func:`entmax`.
+    The gradient of an entry that is -inf counts as 0. With ``alpha=1`` this is ``F.log_softmax``,
+    which passes such gradients on, and gives a row of NaN where every logit is -inf. For the
+    arguments and errors see :func:`entmax`.
 
     Returns:
         Log-probabilities in the shape of ``z``, fp32 or better.
@@ -166,7 +167,7 @@ def entmax_threshold(z: Tensor, alpha: float = 1.5, dim: int = -1) -> Tensor:
     if z.dim() == 0:
         return entmax_threshold(z[None], alpha)
     logits = z.detach().movedim(dim, -1)
-    tau = entmax_and_threshold(_flatten(logits), check_alpha(alpha))[1]
+    tau = entmax_and_threshold(as_rows(logits), check_alpha(alpha))[1]
     return tau.view(logits.shape[:-1])
 
 
@@ -178,14 +179,14 @@ def _entmax(z: Tensor, alpha: Alpha, dim: int, algorithm: str, topk: int, log: b
     operators.share_rows(z)
     row_alpha = None
     if torch.is_tensor(alpha):
-        row_alpha = _flatten(_alpha_of_rows(alpha, z, dim).movedim(dim, -1))
+        row_alpha = as_rows(_alpha_of_rows(alpha, z, dim).movedim(dim, -1))
         alpha = 0.0
     else:
         alpha = check_alpha(alpha)
     if z.dim() == 2 and dim == -1:
         return rows.entmax(z, row_alpha, alpha, algorithm, topk, log)[0]
     logits = z.movedim(dim, -1)
-    p, _ = rows.entmax(_flatten(logits), row_alpha, alpha, algorithm, topk, log)
+    p, _ = rows.entmax(as_rows(logits), row_alpha, alpha, algorithm, topk, log)
     return p.view(logits.shape).movedim(-1, dim)
 
 
@@ -210,6 +211,7 @@ def _checked_tau(tau: Tau, z: Tensor) -> Tensor:
     check_tau(tau)
     if not torch.is_tensor(tau):
         return torch.full((), tau, dtype=wide(z.dtype), device=z.device)
+    tau = tau.to(wide(z.dtype))
     if tau.numel() == 1:
         return tau.reshape(())
     try:
@@ -220,7 +222,7 @@ def _checked_tau(tau: Tau, z: Tensor) -> Tensor:
         ) from error
 
 
-def _flatten(logits: Tensor) -> Tensor:
+def as_rows(logits: Tensor) -> Tensor:
     """Return ``[..., size]`` as ``[rows, size]``, also where size is 0."""
     return logits.reshape(logits.shape[:-1].numel(), logits.size(-1))
 

@@ -37,6 +37,30 @@ def test_unigrams_are_those_of_the_training_set_by_any_name(task):
     torch.testing.assert_close(unigram_distribution(task), expected)
 
 
+def test_all_parts_of_the_training_set_are_counted(task):
+    """fairseq-train has them all; a task that only validates loads them for this."""
+    loaded = []
+
+    def load_dataset(subset, combine=False):
+        loaded.append((subset, combine))
+        task.datasets[subset] = data
+
+    data = task.datasets.pop("train")
+    task.load_dataset = load_dataset
+    unigram_distribution(task)
+    assert loaded == [("train", True)]
+
+
+def test_a_training_set_that_is_not_there_is_asked_for(task):
+    def load_dataset(subset, combine=False):
+        raise FileNotFoundError(f"Dataset not found: {subset}")
+
+    del task.datasets["train"]
+    task.load_dataset = load_dataset
+    with pytest.raises(ValueError, match="--label-smoothing-prior"):
+        unigram_distribution(task)
+
+
 def test_unigrams_of_a_part_of_the_data_are_refused(task):
     task.cfg.data = "first:second"
     with pytest.raises(ValueError, match="first:second"):

@@ -123,7 +123,6 @@ WORDS = {
 }
 # Prefixes of data sets that are published as tokens, and of those published without archives.
 TOKENIZED = ("kftt", "tanaka")
-UNPACKED = ("multi30k", "tanaka")
 # Numbers of the pairs that ``spoil`` changes in the first two files of a training text.
 EMPTY, LONG, LOPSIDED, FOREIGN = 3, 5, 7, 9
 STRAIGHT = str.maketrans("“”", '""')

@@ -208,6 +208,14 @@ def test_an_empty_batch_in_any_layout(weights):
     context.sum().backward()
 
 
+@pytest.mark.parametrize("queries", [1, 70])
+@pytest.mark.parametrize("alpha", [0.0, 0.5, -1.0, float("nan"), INF])
+def test_an_alpha_below_1_is_refused_whatever_computes_it(alpha, queries):
+    tensors = [x.detach().float() for x in inputs(queries=queries, keys=70, width=16)]
+    with torch.no_grad(), pytest.raises(ValueError, match="alpha"):
+        attend(*tensors, "entmax", alpha=alpha)
+
+
 @pytest.mark.parametrize("queries", [1, 32])
 def test_a_function_of_one_s_own_may_have_an_alpha(queries):
     """No kernel takes its alpha for that of entmax, in a step of generation or a sentence."""

@@ -202,11 +202,14 @@ def test_entmax_loss_does_not_see_a_shift(alpha):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("tau_dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("tau_dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_tau_as_a_number_or_a_tensor(dtype, tau_dtype):
     z, target = batch(2, 3, dtype=dtype)
     z.requires_grad_()
-    for options in ({}, {"label_smoothing": 0.1}, {"reduction": "none"}, {"alpha": 2.0}):
+    for options in (
+        *({}, {"label_smoothing": 0.1}, {"reduction": "none"}),
+        *({"alpha": 2.0}, {"alpha": 1.7}),
+    ):
         number = alpha_relu_loss(z, target, 0.375, **options)
         expected = torch.autograd.grad(number.sum(), z)[0]
         for shape in ((), (1,), (1, 1)):
@@ -215,6 +218,19 @@ def test_tau_as_a_number_or_a_tensor(dtype, tau_dtype):
             assert tensor.dtype == number.dtype and tensor.shape == number.shape
             torch.testing.assert_close(tensor, number)
             torch.testing.assert_close(torch.autograd.grad(tensor.sum(), z)[0], expected)
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_a_tau_that_is_no_number_gives_no_numbers(backend):
+    z, target = batch(3)
+    features, weight, label = z.float(), torch.eye(z.size(-1)), target
+    with backends.use(backend):
+        for loss in (
+            alpha_relu_loss(features.requires_grad_(), label, torch.tensor(NAN)),
+            linear_alpha_relu_loss(features, weight, None, label, torch.tensor(NAN)),
+        ):
+            (gradient,) = torch.autograd.grad(loss, features)
+            assert loss.isnan() and gradient.isnan().all()
 
 
 def test_no_gradient_flows_to_tau():

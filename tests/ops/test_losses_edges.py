@@ -4,7 +4,12 @@ import pytest
 import torch
 
 import references
-from fairseq_sparse.ops import backends, entmax_loss
+from fairseq_sparse.ops import (
+    backends,
+    entmax_loss,
+    linear_alpha_relu_loss,
+    linear_entmax_loss,
+)
 from op_cases import DTYPES, HALF_DTYPES, LOSSES, AlphaReLULoss, batch
 
 INF = float("inf")
@@ -100,6 +105,21 @@ def test_backward_twice_gives_the_same(kind):
     loss = kind.loss(z, target)
     first, second = (torch.autograd.grad(loss, z, retain_graph=True)[0] for _ in range(2))
     assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 3)])
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize("loss", [linear_entmax_loss, linear_alpha_relu_loss])
+def test_gradients_add_up_over_any_number_of_backward_passes(loss, reduction, shape):
+    x, weight = torch.randn(*shape, 4, requires_grad=True), torch.randn(7, 4, requires_grad=True)
+    options = {"tau": 0.1} if loss is linear_alpha_relu_loss else {}
+    value = loss(x, weight, None, torch.randint(7, shape), **options, reduction=reduction)
+    leaves = (x, weight)
+    once = torch.autograd.grad(value, leaves, retain_graph=True)
+    for _ in range(4):
+        value.backward(retain_graph=True)
+    for leaf, gradient in zip(leaves, once, strict=True):
+        torch.testing.assert_close(leaf.grad, 4 * gradient)
 
 
 # --- rows at the edge ----------------------------------------------------------------------------

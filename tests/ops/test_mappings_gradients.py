@@ -61,6 +61,14 @@ def test_gradient_with_respect_to_alpha(alpha_shape):
     assert gradcheck(lambda alpha: mapping(values.detach(), alpha), alpha)
 
 
+@pytest.mark.parametrize("value", [1.3, 2.5])
+def test_second_derivative_with_respect_to_alpha_of_a_sparse_result(value):
+    z = torch.tensor([[1.0, -3.0, -2.0, 0.9]], dtype=torch.float64, requires_grad=True)
+    alpha = torch.full((1, 1), value, dtype=torch.float64, requires_grad=True)
+    assert (entmax(z, alpha) == 0).sum() == 2
+    assert gradgradcheck(entmax, (z, alpha))
+
+
 @pytest.mark.parametrize("dim", [0, 1, -2])
 def test_gradient_with_respect_to_alpha_along_other_dimensions(dim):
     z = logits(4, 3, 5).requires_grad_()

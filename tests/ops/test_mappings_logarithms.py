@@ -38,6 +38,15 @@ def test_they_are_the_logarithms_of_the_mappings(alpha, dtype):
         assert ((logs == -INF) != (p == 0)).sum() <= 1
 
 
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_the_dtype_is_that_of_the_logits_whatever_tau_and_alpha_have(backend):
+    z, tau = torch.randn(2, 3), torch.zeros(3, dtype=torch.float64)
+    alpha = torch.full((2, 1), 1.5, dtype=torch.float64)
+    with backends.use(backend):
+        found = log_alpha_relu(z, tau), alpha_relu(z, tau), log_entmax(z, alpha), entmax(z, alpha)
+    assert all(each.dtype == torch.float32 for each in found)
+
+
 def test_a_tau_that_is_no_number_gives_none():
     z = torch.tensor([[1.0, 2.0, 3.0]])
     assert log_alpha_relu(z, torch.tensor(float("nan"))).isnan().all()

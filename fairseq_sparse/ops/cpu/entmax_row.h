@@ -4,7 +4,7 @@ A row is first solved, which leaves six numbers, and then filled in as
 
     p_j = scale * [(alpha - 1) (z_j - shift) - tau]_+ ** (1 / (alpha - 1))   where z_j > cut.
 
-The search for tau is that of reference/entmax.py: Newton steps from the left, on few candidates. */
+The search for tau is that of reference/thresholds.py: Newton steps from the left, on few candidates. */
 
 #include "threshold.h"
 

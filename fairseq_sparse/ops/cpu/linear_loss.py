@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_sparse.ops.cpu.rows import SolvedRows, SparseRows, fits_rows
+from fairseq_sparse.ops.cpu.rows import SolvedRows, SparseRows, fits_rows, fits_tau
 from fairseq_sparse.ops.cpu.screen import (
     PackedRows,
     find_candidates,
@@ -44,6 +44,7 @@ def _fits(
         and x.dtype == weight.dtype
         and weight.shape[1:] == x.shape[1:]
         and (bias is None or bias.shape == weight.shape[:1])
+        and fits_tau(tau)
         and fits_rows(weight, alpha, algorithm)
     )
 

@@ -45,6 +45,11 @@ def fits_rows(z: Tensor, alpha: Union[float, Tensor], algorithm: str = "newton")
     )
 
 
+def fits_tau(tau: Optional[Tensor]) -> bool:
+    """Return whether the kernels take this tau; in C, NaN stands for alpha-entmax."""
+    return tau is None or (tau.is_cpu and tau.numel() == 1 and not bool(tau.isnan()))
+
+
 def _fits_entmax(z, row_alpha, alpha, algorithm, topk, log) -> bool:
     return fits_rows(z, alpha if row_alpha is None else row_alpha, algorithm)
 
@@ -75,7 +80,7 @@ def entmax_backward(p: Tensor, grad: Tensor, alpha: float) -> Tensor:
 
 
 def _fits_alpha_relu(z, tau, alpha, log) -> bool:
-    return tau.numel() == 1 and tau.is_cpu and fits_rows(z, alpha)
+    return fits_tau(tau) and fits_rows(z, alpha)
 
 
 @kernel("cpu", "alpha_relu", _fits_alpha_relu)
@@ -83,12 +88,8 @@ def alpha_relu(z: Tensor, tau: Tensor, alpha: float, log: bool) -> Tensor:
     """Return alpha-ReLU of logits of any shape, or its logarithm."""
     logits = z.float().reshape(-1, z.shape[-1] if z.dim() > 0 else 1).contiguous()
     p = torch.empty_like(logits)
-    threshold = float(tau)
-    if math.isnan(threshold):  # in C, NaN stands for alpha-entmax
-        p.fill_(math.nan)
-    else:
-        arguments = (*logits.shape, *_alpha_of_rows(None, alpha), threshold, log, p, None)
-        call("probabilities_of_rows", logits.numel(), logits, *arguments)
+    arguments = (*logits.shape, *_alpha_of_rows(None, alpha), float(tau), log, p, None)
+    call("probabilities_of_rows", logits.numel(), logits, *arguments)
     p = p.view(z.shape)
     return p if log else p.to(z.dtype)
 
@@ -107,7 +108,7 @@ def _constant(alpha: float) -> Tensor:
 
 
 def _fits_row_loss(z, target, tau, alpha, label_smoothing, ignore_index, algorithm, topk) -> bool:
-    return target.is_cpu and (tau is None or tau.is_cpu) and fits_rows(z, alpha, algorithm)
+    return target.is_cpu and fits_tau(tau) and fits_rows(z, alpha, algorithm)
 
 
 @kernel("cpu", "row_loss", _fits_row_loss)

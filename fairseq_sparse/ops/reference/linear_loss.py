@@ -66,9 +66,10 @@ def _linear_loss_gradient(ctx, grad, *_):
     if grad is None:  # nothing that is differentiated depends on the loss
         return (None,) * len(ctx.needs_input_grad)
     sources, gradients = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
-    # With large weights, a copy takes as long as a product. Autograd does not let anybody change
-    # the gradients that are kept.
+    # With large weights, a copy takes as long as a product. Autograd copies what is kept before
+    # anybody can change it, except in a view of the features.
     is_one = equals_one(grad)
+    gradients = (gradients[0].clone() if is_one else gradients[0], *gradients[1:])
     scaled = [
         once_differentiable(
             (gradient if is_one else grad * gradient).to(source.dtype), source, grad

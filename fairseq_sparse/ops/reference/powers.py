@@ -25,7 +25,8 @@ def positive_power(x: Tensor, exponent: Union[float, Tensor]) -> Tensor:
             return x.sqrt()
         if exponent > 0:
             return x.pow(exponent)
-    return torch.where(x > 0, x.pow(exponent), x)
+    # The inner choice keeps 0 ** a negative exponent out of the gradient.
+    return torch.where(x > 0, torch.where(x > 0, x, 1.0).pow(exponent), x)
 
 
 def slope(p: Tensor, alpha: Union[float, Tensor]) -> Tensor:

@@ -57,8 +57,9 @@ def entmax_without_gradient(
         each_alpha = row_alpha.masked_fill(row_alpha <= 1, torch.nan)
     solution, p = solve_entmax(z, each_alpha, algorithm, topk)
     rate = (each_alpha - 1) if row_alpha is None else row_alpha.squeeze(-1).double() - 1
-    tau = (solution[TAU] + rate * solution[SHIFT]).to(p.dtype)
-    return (p.log() if log else p.to(z.dtype)).contiguous(), tau
+    tau = (solution[TAU] + rate * solution[SHIFT]).to(wide(z.dtype))
+    # With an fp64 alpha for each row, p is fp64.
+    return (p.log().to(wide(z.dtype)) if log else p.to(z.dtype)).contiguous(), tau
 
 
 def _save_entmax(ctx, inputs, output):

@@ -76,6 +76,14 @@ def test_a_token_enters_at_its_temperature_and_stays(name, alpha):
     assert (transform.entry_temperature(logits, logits.argmax(1)) == 0).all()
 
 
+@pytest.mark.parametrize(("name", "alpha"), TRANSFORMS)
+def test_a_masked_token_is_possible_at_no_temperature(name, alpha):
+    options = {"tau": 0.3} if name == "alpha_relu" else {}
+    transform = OUTPUT_TRANSFORMS[name](name, alpha=alpha, **options)
+    logits = torch.tensor([[3.0, 2.0, -math.inf]])
+    assert transform.entry_temperature(logits, torch.tensor([2])).tolist() == [math.inf]
+
+
 def test_a_row_of_alpha_relu_without_weights_never_has_any():
     transform = OUTPUT_TRANSFORMS["alpha_relu"]("alpha_relu", tau=0.5)
     logits = torch.tensor([[-1.0, 0.5, 0.0], [3.0, -3.0, 0.0]])
