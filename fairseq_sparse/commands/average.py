@@ -31,6 +31,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     options.count = options.num_epoch_checkpoints or options.num_update_checkpoints
     if options.count and len(options.inputs) != 1:
         parser.error("--inputs must be one folder when a number of checkpoints is given")
+    twice = [path for path in options.inputs if options.inputs.count(path) > 1]
+    if twice:
+        parser.error(f"--inputs: {twice[0]} is given twice")
     return options
 
 

@@ -90,7 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not rest:
         parser.print_help(sys.stderr)
         return 2
-    _, wrong = parser.parse_known_args(rest)  # --help and --version end here
+    # --help and --version end here, unless they follow what is no command.
+    wrong = parser.parse_known_args(rest)[1] if rest[0].startswith("-") else rest
     name = f"{group} {wrong[0]}".strip()
     parser.error(f"there is no command {name}; {_hint(' '.join(words[:2]), name)}")
 

@@ -58,6 +58,17 @@ def finite(text: str) -> float:
 finite.__name__ = "number"
 
 
+def share(text: str) -> float:
+    """Parse a number from 0 to 1, for argparse."""
+    value = float(text)
+    if not 0 <= value <= 1:  # nor is NaN
+        raise argparse.ArgumentTypeError(f"must be from 0 to 1, not {value}")
+    return value
+
+
+share.__name__ = "number"
+
+
 def numbers(text: str) -> list[int]:
     """Parse different whole numbers of at least 1, separated by commas, for argparse."""
     return list(dict.fromkeys(positive(part) for part in text.split(",")))
@@ -66,6 +77,11 @@ def numbers(text: str) -> list[int]:
 def words(text: str) -> list[str]:
     """Parse different words, separated by commas, for argparse."""
     return list(dict.fromkeys(text.split(",")))
+
+
+def add_tokenizer(parser: argparse.ArgumentParser) -> None:
+    text = "how the training text was tokenised (default: moses)"
+    parser.add_argument("--tokenizer", choices=("moses", "space"), default="moses", help=text)
 
 
 def add_logs(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +122,7 @@ def print_tables(
         tables: header and rows of each.
         numbers: the whole result, for JSON.
         options: has --format, and perhaps --json.
-        notes: paragraphs below the tables, in Markdown alone.
+        notes: paragraphs below the tables; on stderr, if these are not in Markdown.
     """
     import json
 
@@ -120,6 +136,8 @@ def print_tables(
     else:
         parts = [format_table(header, rows, options.format) for header, rows in tables]
         print("\n\n".join([*parts, *(notes if options.format == "md" else [])]))
+        if options.format != "md":
+            print(*notes, sep="\n\n", end="\n" if notes else "", file=sys.stderr)
 
 
 def add_plots(parser: argparse.ArgumentParser) -> None:
@@ -188,8 +206,11 @@ def write_plots(figures: Mapping[str, Any], options: argparse.Namespace) -> None
     """Write the pictures of --plots and say where they are."""
     from fairseq_sparse.plots.pictures import save_pictures
 
-    for path in save_pictures(figures, options.plots):
+    written = save_pictures(figures, options.plots)
+    for path in written:
         print(f"wrote {path}", file=sys.stderr)
+    if options.plots and not written:
+        print(f"{options.plots}: nothing to draw", file=sys.stderr)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -16,6 +16,7 @@ from fairseq_sparse.commands.common import (
     command_parser,
     positive,
     prepare_plots,
+    share,
     write_plots,
 )
 from fairseq_sparse.commands.models import (
@@ -33,13 +34,13 @@ from fairseq_sparse.files import write_json
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("draw tree", __doc__)
     add_model_arguments(parser, several=True, subsets=True)
-    add_sentences(parser)
+    add_sentences(parser, translated=False)
     parser.add_argument(
         "--nodes", type=positive, default=1000, metavar="N", help="limit of a tree (default: 1000)"
     )
     parser.add_argument(
         "--min-prob",
-        type=float,
+        type=share,
         default=0.01,
         metavar="P",
         help="show the nodes with at least this total probability (default: 0.01)",

@@ -13,7 +13,7 @@ import argparse
 import re
 from pathlib import Path
 
-from fairseq_sparse.commands.common import command_parser, positive
+from fairseq_sparse.commands.common import add_tokenizer, command_parser, positive
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of, read_json
 from fairseq_sparse.measure.alignment import SUBWORDS
@@ -31,7 +31,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--beam", type=positive, default=5, metavar="N", help="(default: 5)")
     text = "how subwords become words (default: by the marks in the dictionary)"
     parser.add_argument("--post-process", choices=SUBWORDS, help=text)
-    parser.add_argument("--tokenizer", default="moses", help="moses (default) or space")
+    add_tokenizer(parser)
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
     return parser.parse_args(arguments)
 

@@ -62,8 +62,12 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_sentences(parser: argparse.ArgumentParser) -> None:
-    """Add the choice of sentences, by number or typed; see :func:`sentence_batches`."""
+def add_sentences(parser: argparse.ArgumentParser, translated: bool = True) -> None:
+    """Add the choice of sentences, by number or typed; see :func:`sentence_batches`.
+
+    Args:
+        translated: whether the translation of a typed sentence can be typed, too.
+    """
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument(
         "--sentence",
@@ -71,27 +75,41 @@ def add_sentences(parser: argparse.ArgumentParser) -> None:
         metavar="N,M,FROM-TO",
         help="sentence numbers as fairseq-generate prints them, from 0",
     )
-    add_typed(parser, which)
+    add_typed(parser, which, translated)
 
 
-def add_typed(parser: argparse.ArgumentParser, which: argparse._MutuallyExclusiveGroup) -> None:
+def add_typed(
+    parser: argparse.ArgumentParser,
+    which: argparse._MutuallyExclusiveGroup,
+    translated: bool = True,
+) -> None:
     """Add --source, as one of the choices of a group, and --target; see :func:`check_typed`."""
-    which.add_argument(
-        "--source", metavar="TEXT", help="a typed sentence, tokenised by Moses and subword-nmt"
-    )
-    parser.add_argument(
-        "--target", metavar="TEXT", help="its translation (default: the model's own)"
-    )
+    text = "a typed sentence, tokenised by Moses and subword-nmt"
+    which.add_argument("--source", type=typed_text, metavar="TEXT", help=text)
+    if translated:
+        text = "its translation (default: the model's own)"
+        parser.add_argument("--target", type=typed_text, metavar="TEXT", help=text)
+    else:
+        parser.set_defaults(target=None)
+
+
+def typed_text(text: str) -> str:
+    """Parse a typed sentence, for argparse."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("no text")
+    return text
 
 
 def check_typed(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Refuse --target without --source, whose translation is the model's own without it."""
+    """Refuse --target without --source, or where the model's own translation is wanted."""
     if options.target and not options.source:
         parser.error("--target is the translation of --source: give both")
     if options.source:
         options.subset = ["typed"]
         if not options.target and getattr(options, "steps", None):
             options.steps = "translations"
+        elif options.target and getattr(options, "steps", None) == "translations":
+            parser.error("--target: with --steps translations, the translation is the model's own")
 
 
 def sentence_numbers(text: str) -> list[int]:
@@ -99,9 +117,10 @@ def sentence_numbers(text: str) -> list[int]:
     numbers: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        numbers += range(int(first), int(last or first) + 1)
-    if not numbers:
-        raise argparse.ArgumentTypeError(f"{text}: no sentence")
+        several = range(int(first), int(last or first) + 1)
+        if not several:
+            raise argparse.ArgumentTypeError(f"{part}: no sentence")
+        numbers += several
     return sorted(set(numbers))
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_sparse.commands.common import (
+    add_tokenizer,
     check_outputs,
     command_parser,
     finite,
@@ -43,8 +44,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=output_file, metavar="FILE", help="(default: print)")
     text = "as in fairseq-generate (default: 1)"
     parser.add_argument("--lenpen", type=finite, default=1.0, metavar="X", help=text)
-    text = "of the target language: moses (default) or space"
-    parser.add_argument("--tokenizer", choices=("moses", "space"), default="moses", help=text)
+    add_tokenizer(parser)
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
     options = parser.parse_args(arguments)
     check_outputs(parser, options, "output")

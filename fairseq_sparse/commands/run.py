@@ -18,7 +18,15 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_sparse.commands import table_results
-from fairseq_sparse.commands.common import command_parser, numbers, positive, whole, words
+from fairseq_sparse.commands.common import (
+    command_parser,
+    not_negative,
+    numbers,
+    positive,
+    share,
+    whole,
+    words,
+)
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes import catalogue, engine, grid, records
 from fairseq_sparse.recipes.data import own_data
@@ -123,7 +131,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         help="of alpha_relu: weights, data, formula or a number",
     )
     add("--output-algorithm", default="", metavar="NAME", help="how the threshold is found")
-    add("--label-smoothing", type=float, metavar="X")
+    add("--label-smoothing", type=share, metavar="X")
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
@@ -141,7 +149,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add("--batch", type=positive, metavar="N", help="tokens or sentences of an update")
     add("--device-batch", type=positive, metavar="N", help="what a device holds at once")
     add("--average", type=positive, metavar="N", help="checkpoints that are averaged")
-    add("--bpe-merges", type=int, metavar="N", help="0: whole tokens")
+    add("--bpe-merges", type=not_negative, metavar="N", help="0: whole tokens")
     add("--languages", type=words, default=[], metavar="LANG,...")
     text = "flag of fairseq-train, generate.FLAG of fairseq-generate, corpus.FIELD of the data set"
     add("--set", type=setting, action="append", default=[], metavar="KEY=VALUE", help=text)
@@ -163,11 +171,14 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         parser.error("--raw-dir: with --data, that is the folder of the raw files")
     elif not options.source_lang:
         parser.error("--data needs --source-lang, the ending of its files")
+    elif options.source_lang == options.target_lang:
+        parser.error("--source-lang and --target-lang are the endings of two files: they differ")
     else:
         options.dataset = options.data.resolve().name
     if not options.names:
         parser.error("name a variant; --list shows them")
-    options.seed = [seed for seeds in options.seed or [[1]] for seed in seeds]
+    options.seed = list(dict.fromkeys(seed for seeds in options.seed or [[1]] for seed in seeds))
+    options.names = list(dict.fromkeys(options.names))
     several = len(options.seed) * len(options.names) > 1
     if several and options.run_dir is not None:
         parser.error("--run-dir is for a single run: name one variant and one --seed")
@@ -180,6 +191,8 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
             parser.error("--nnodes: name one variant and one --seed, without --print")
         if options.node_rank is None or not options.master_addr:
             parser.error(f"--nnodes {options.nnodes} needs --node-rank and --master-addr")
+    elif options.master_addr:
+        parser.error("--master-addr is for several machines: give --nnodes")
     options.node_rank = options.node_rank or 0
     if not 0 <= options.node_rank < options.nnodes:
         parser.error(f"--node-rank {options.node_rank} is not from 0 to {options.nnodes - 1}")

@@ -35,6 +35,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     common.add_json(parser)
     options = parser.parse_args(arguments)
     common.check_outputs(parser, options, "json")
+    read = [path.resolve() for path in (options.generated, options.baseline) if path]
+    if options.guesses and options.guesses.resolve() in read:
+        parser.error(f"--guesses: {options.guesses} is read; name another folder")
     return options
 
 

@@ -38,7 +38,7 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     add("dataset", metavar="DATASET")
     for side in ("output", "attention"):
         add(f"--{side}-alphas", type=alphas, default=ALPHAS, metavar="X,...", help="(1,1.5,2)")
-    add("--seeds", type=numbers, default=[1, 2, 3], metavar="N,...", help="(default: 1,2,3)")
+    add("--seed", type=numbers, default=[1, 2, 3], metavar="N,...", help="(default: 1,2,3)")
     add_grid_options(parser)
     return parser.parse_args(arguments)
 
@@ -55,7 +55,7 @@ def run(given: argparse.Namespace) -> None:
         rows=tuple(expand({"variant": "entmax", **grid})),
         ensembles=True,
     )
-    runs = reproduce.plan_runs(table, given.seeds, options, given.data, given.runs)
+    runs = reproduce.plan_runs(table, given.seed, options, given.data, given.runs)
     if next(iter(runs)).corpus.kind == "text":
         raise RecipeError(f"{given.dataset} is for language models, which have no score to compare")
     failed = reproduce.train(runs, given.jobs)

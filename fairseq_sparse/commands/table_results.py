@@ -25,6 +25,7 @@ from fairseq_sparse.commands.common import (
 )
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_json
+from fairseq_sparse.measure.run_folders import short_names
 from fairseq_sparse.tables.columns import (
     COLUMNS,
     SPEEDS,
@@ -98,14 +99,15 @@ def _is_result(result: Any) -> bool:
 def read_summaries(runs: list[Path], logs: list[Path]) -> list[Summary]:
     """Read the summaries of all readable runs; report left-out runs and missing parts on stderr."""
     summaries: list[Summary] = []
-    for run, log in zip(runs, logs or [None] * len(runs), strict=True):
+    names = short_names([run.resolve() for run in runs])
+    for run, name, log in zip(runs, names, logs or [None] * len(runs), strict=True):
         try:
             summary, _ = read_run(run, log)
             # The recipes' runs have all results, or are not finished.
             by_recipe = (run / "run.json").exists()
             if summary.keys() == {"run"} or ("dataset" not in summary and by_recipe):
                 raise AnalysisError("no summary.json, which the stage analyze writes")
-            summaries.append(summary)
+            summaries.append({**summary, "run": name})
         except (AnalysisError, OSError, ValueError) as error:
             print(f"{program(COMMAND)}: left out {run}: {one_line(error)}", file=sys.stderr)
     for message in missing_parts(summaries):
@@ -141,6 +143,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add_format(parser)
     options = parser.parse_args(arguments)
     check_logs(parser, options)
+    places = [path.resolve() for path in options.runs]
+    for path, place in zip(options.runs, places, strict=True):
+        if places.count(place) > 1:
+            parser.error(f"{path} is given twice")
     unknown = [name for name in options.columns or () if name not in COLUMNS]
     if unknown:
         parser.error(f"--columns: no {', '.join(unknown)}; choose from {', '.join(COLUMNS)}")
@@ -156,6 +162,9 @@ def run(options: argparse.Namespace) -> None:
         raise AnalysisError(f"--baseline {options.baseline}: {len(found)} runs")
     add_speeds(summaries, options.speeds)
     columns = options.columns or columns_of(summaries)
+    variants = {cell(summary, "variant") for summary in summaries}
+    if not options.columns and len(variants) < len(summaries):
+        columns = ["run", *columns]
     baseline = found[0] if found else None
     header = [COLUMNS[name].heading for name in columns]
     rows = [[cell(summary, name, baseline) for name in columns] for summary in summaries]
@@ -169,3 +178,6 @@ def run(options: argparse.Namespace) -> None:
             # Below another form of table, it would have to be removed by hand.
             file = sys.stdout if options.format == "md" else sys.stderr
             print(f"\n{label}: {text}", file=file)
+    if len(summaries) < len(options.runs):
+        left_out = len(options.runs) - len(summaries)
+        raise AnalysisError(f"{left_out} of {len(options.runs)} runs left out, see above")

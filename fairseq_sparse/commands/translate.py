@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_sparse.commands.common import (
     add_plots,
+    add_tokenizer,
     command_parser,
     positive,
     prepare_plots,
@@ -49,7 +50,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--top", type=positive, default=5, metavar="N", help="tokens shown per step (default: 5)"
     )
-    parser.add_argument("--tokenizer", default="moses", help="moses (default) or space")
+    add_tokenizer(parser)
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
     add_plots(parser)
     return parser.parse_intermixed_args(arguments)

@@ -178,6 +178,7 @@ def draw_training(curves: Rows, colours: Colours) -> Optional[Figure]:
         return None
     figure.align_ylabels()
     figure.axes[-1].set_xlabel("updates")
+    figure.axes[-1].tick_params(labelbottom=True)  # its axis may be one of a panel left out
     add_legend(figure)
     return figure
 

@@ -67,6 +67,7 @@ class Column(NamedTuple):
 
 
 COLUMNS = {
+    "run": Column("run", "run", ""),
     "variant": Column("variant", "variant", "", default=True),
     "bleu": Column("BLEU", "bleu.bleu", ".2f", default=True, spread=True),
     "chrf": Column("chrF2", "bleu.chrf", ".2f", spread=True),
@@ -219,6 +220,8 @@ def cell(summary: Summary, name: str, baseline: Optional[Summary] = None) -> str
         name: a key of ``COLUMNS``.
     """
     form = COLUMNS[name].format
+    if name == "run":
+        return summary.get("run", "-")
     if name == "variant":
         value = summary.get("variant_name") or summary.get("variant") or summary.get("run", "-")
         return f"{value}, settings of {summary['settings']}" if summary.get("settings") else value

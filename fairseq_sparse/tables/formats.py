@@ -65,8 +65,8 @@ def format_table(
     if style == "latex":
         return _latex(header, cells, caption, notes)
     # The header goes in as a row: tabulate would make its columns wider than necessary.
-    cells = [[cell.replace("|", r"\|") for cell in row] for row in cells]
-    return tabulate([header, SEPARATING_LINE, *cells], tablefmt=_MARKDOWN, disable_numparse=True)
+    titles, *cells = ([cell.replace("|", r"\|") for cell in row] for row in (header, *cells))
+    return tabulate([titles, SEPARATING_LINE, *cells], tablefmt=_MARKDOWN, disable_numparse=True)
 
 
 def _latex(

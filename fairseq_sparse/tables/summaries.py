@@ -155,7 +155,15 @@ def _naming(path: Path) -> Iterator[None]:
 
 def _check(summary: Summary, path: Path) -> None:
     """Check that the figures of a summary are numbers."""
-    names = ("variant", "variant_name", "settings", "dataset", "bleu.signature", "empty.subset")
+    names = (
+        "run",
+        "variant",
+        "variant_name",
+        "settings",
+        "dataset",
+        "bleu.signature",
+        "empty.subset",
+    )
     fields: dict[str, Any] = dict.fromkeys(names, str)
     places = summary.get("attention")
     fields |= {"attention": dict, "inflection.languages": (list, dict)}

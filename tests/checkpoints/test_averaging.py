@@ -382,6 +382,7 @@ def test_command_line_fails_loudly_and_keeps_what_is_there(tmp_path):
     ("named", "arguments"),
     [
         ("--inputs", "--inputs a b --num-epoch-checkpoints 2 --output c"),
+        ("--inputs", "--inputs a b a --output c"),
         ("--num-epoch-checkpoints", "--inputs a --num-epoch-checkpoints 0 --output c"),
     ],
 )

@@ -74,6 +74,8 @@ def test_every_module_is_a_command_and_the_other_way_round() -> None:
         ("no command analyze it", ("analyze", "it")),
         ("no command --nonsense", ("--nonsense",)),
         ("no command --", ("--", "average")),
+        ("did you mean translate", ("trnaslate", "--help")),
+        ("did you mean analyze support", ("analyze", "suport", "--help")),
         ("average", ("average", "--nonsense")),
         ("did you mean score", ("scor", "x.txt")),
         ("did you mean analyze alignment", ("analyse", "alignment")),

@@ -357,6 +357,11 @@ quickstart softmax --nnodes 2 --master-addr a | --node-rank
 quickstart softmax --nnodes=2 --node-rank=1 | --master-addr
 quickstart softmax --nnodes=2 --node-rank=2 --master-addr=a | --node-rank 2
 quickstart softmax --master-port 99999 | --master-port
+quickstart softmax --master-addr a | --nnodes
+quickstart softmax --label-smoothing 2 | --label-smoothing
+quickstart softmax --label-smoothing nan | --label-smoothing
+quickstart softmax --bpe-merges -5 | --bpe-merges
+--data x --source-lang de --target-lang de softmax | --target-lang
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from functools import cache
 from math import comb
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bad_input import assert_refused
 from fairseq_sparse.commands import cli
 from fairseq_sparse.recipes.corpora.inflection_score import Slot, compare, edit_distance
 
@@ -145,6 +147,23 @@ def test_a_folder_of_guesses_for_other_items_is_refused(tmp_path: Path, capsys) 
         command = [str(tmp_path / "guesses"), "--reference", str(tmp_path / "test.tsv")]
         assert cli.run("score-inflection", command) == 1
         assert str(tmp_path / "guesses") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("read", ["own", "base"])
+def test_guesses_that_are_read_are_not_replaced(read: str, tmp_path: Path, capsys) -> None:
+    score(tmp_path, generated([0, 1, 2, 3, 4, 5], ITEMS), ITEMS)
+    command = ["score-inflection", str(tmp_path / "guesses")]
+    command += ["--reference", str(tmp_path / "test.tsv"), "--guesses"]
+    assert cli.main([*command, str(tmp_path / "own")]) == 0
+    capsys.readouterr()
+    shutil.copytree(tmp_path / "own", tmp_path / "base")
+    for path in (tmp_path / "base").iterdir():
+        path.write_text(path.read_text().replace("e", "x"))
+    before = {path: path.read_bytes() for path in tmp_path.glob("*/*")}
+    command[1] = str(tmp_path / "own")
+    command += [str(tmp_path / read), "--baseline", str(tmp_path / "base")]
+    assert_refused(capsys, "--guesses", cli.main, command)
+    assert {path: path.read_bytes() for path in tmp_path.glob("*/*")} == before
 
 
 def test_a_baseline_is_tested_over_all_items(tmp_path: Path) -> None:

@@ -112,6 +112,8 @@ def test_training_has_a_panel_for_what_there_is():
     assert legend_of(figure) == ["relu", "softmax"]
     (norm,) = draw_training(CURVES[1:], COLOUR_OF).axes
     assert norm.get_ylabel().startswith("mean norm") and norm.get_xlabel() == "updates"
+    for figure in (draw_training(CURVES, COLOUR_OF), draw_training(CURVES[:1], COLOUR_OF)):
+        assert figure.axes[-1].xaxis.get_tick_params()["labelbottom"]
     assert draw_training([], COLOUR_OF) is None
 
 

@@ -208,9 +208,9 @@ def test_a_sweep_has_each_pair_of_alphas_once_and_reuses_runs_of_tables(
 ) -> None:
     monkeypatch.setattr(reproduce.ensemble, "plan", lambda recipes, folder: Plan("none", ()))
     arguments = ["quickstart", "--output-alphas", "1,1.5", "--attention-alphas", "1,1.25", "--cpu"]
-    assert cli.run("sweep", [*arguments, "--seeds", "1"]) == 0
+    assert cli.run("sweep", [*arguments, "--seed", "1"]) == 0
     assert len(stand_in.done()) == 5
-    assert cli.run("sweep", [*arguments, "--seeds", "1,3"]) == 0
+    assert cli.run("sweep", [*arguments, "--seed", "1,3"]) == 0
     done = stand_in.done()
     assert len(done) == 4 and all(line.endswith("seed 3") for line in done)
     stem = tmp_path / "runs" / "tables" / "sweep_quickstart-cpu"

@@ -109,7 +109,7 @@ def test_a_sweep_fills_its_tables_and_goes_on_where_it_was(tmp_path: Path) -> No
     arguments += ["--raw-dir", str(raw), *settings([*LSTM, "corpus.languages=turkish"])]
     arguments += ["--data", str(tmp_path / "data"), "--runs", str(tmp_path / "Läufe hier")]
     arguments += ["--output-alphas", "1.5"]
-    assert cli.run("sweep", [*arguments, "--attention-alphas", "1,1.25", "--seeds", "1"]) == 0
+    assert cli.run("sweep", [*arguments, "--attention-alphas", "1,1.25", "--seed", "1"]) == 0
     stem = tmp_path / "Läufe hier" / "tables" / "sweep_sigmorphon2018_medium_part-cpu"
     grid = json.loads(stem.with_suffix(".json").read_text())["grid"]
     assert [cell["model"]["attention_alpha"] for cell in grid] == [1.0, 1.25]
@@ -117,7 +117,7 @@ def test_a_sweep_fills_its_tables_and_goes_on_where_it_was(tmp_path: Path) -> No
     (first,) = tmp_path.rglob("*-attention-1-cpu/average.pt")
     before = first.stat().st_mtime_ns
 
-    assert cli.run("sweep", [*arguments, "--attention-alphas", "1", "--seeds", "1,2"]) == 0
+    assert cli.run("sweep", [*arguments, "--attention-alphas", "1", "--seed", "1,2"]) == 0
     assert first.stat().st_mtime_ns == before
     (cell,) = json.loads(stem.with_suffix(".json").read_text())["grid"]
     assert list(cell["seeds"]) == ["1", "2"] and cell["ensemble"]

@@ -69,6 +69,11 @@ def test_a_table_has_its_rules_cells_and_notes() -> None:
     assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
 
 
+def test_a_bar_is_no_end_of_a_cell_in_any_row() -> None:
+    lines = format_table(["a|b", "c"], [["1|2", "3"]]).splitlines()
+    assert [len(re.findall(r"(?<!\\)\|", line)) for line in lines] == [3, 3, 3]
+
+
 def test_values_are_tab_separated() -> None:
     header, rows = ["model", "p"], [["α-ReLU", 0.5], ["", None]]
     assert format_table(header, rows, "tsv") == "model\tp\nα-ReLU\t0.5\n\t"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -148,9 +149,11 @@ def test_everything_in_one_table(loose: bool, run: Path) -> None:
     summary = summarize(recipe)
     assert summary["model"]["output_alpha"] == 1.5 and summary["seed"] == 1
     write_json(run / "summary.json", summary)
-    table = table_results(run, run, run / "unfinished")
-    assert table.returncode == 0, table.stdout
+    shutil.copytree(run, run.with_name("again"))
+    table = table_results(run, run.with_name("again"), run / "unfinished")
+    assert table.returncode == 1  # a run was left out
     rows = rows_of(table.stdout)
+    assert rows[0][0] == "run" and {row[0] for row in rows[2:]} == {run.name, "again"}
     assert len(rows) == 4 and len({len(row) for row in rows}) == 1
     cells = dict(zip(rows[0], rows[2], strict=True))
     assert (cells["BLEU"], cells["nonzeros"], cells["Σp"]) == ("35.12", "97.2", "1.375")

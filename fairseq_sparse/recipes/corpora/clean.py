@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import IO, Optional
 
 from fairseq_sparse.errors import RecipeError
-from fairseq_sparse.recipes.corpora.reading import decode, in_step, log, open_all, read_lines
+from fairseq_sparse.recipes.corpora.reading import (
+    decode,
+    in_step,
+    keep_inputs,
+    log,
+    open_all,
+    read_lines,
+)
 
 # A line break within a text of a language model; it is no part of a word.
 LINE_BREAK = "<nl>"
@@ -25,6 +32,7 @@ def clean_pairs(
     long_text: Optional[Path] = None,
 ) -> None:
     """Clean and split parallel text, as ``corpus clean`` describes (``long_text``: --long-test)."""
+    keep_inputs(output, source, *([long_text] if long_text else []))
     for split in ("test",) if hold_out else ("test", "valid"):
         with open_all(_files(output, split, languages)) as handles:
             for pair in _read(_files(source, split, languages)):
@@ -73,6 +81,7 @@ def split_text(
     source: Path, output: Path, language: str, hold_out: int = 0, paragraphs: bool = False
 ) -> None:
     """Split a text without translation, as ``corpus clean`` describes; empty lines are kept."""
+    keep_inputs(output, source)
 
     def texts(split: str) -> Iterator[str]:
         lines = (row[0] for row in _read(_files(source, split, [language])))

@@ -26,6 +26,8 @@ def download(address: str, file: Path, checksum: Optional[str] = None) -> None:
     """
     if not address.startswith(("http://", "https://")):
         raise RecipeError(f"{address}: not an http or https address")
+    if file.is_dir():
+        raise RecipeError(f"{file} is a folder: name a file in it")
     if file.exists():
         if _is_right(file, checksum):
             return

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq_sparse.errors import RecipeError
-from fairseq_sparse.recipes.corpora.reading import decode, in_step, log, open_all, read_lines
+from fairseq_sparse.recipes.corpora.reading import (
+    decode,
+    in_step,
+    keep_inputs,
+    log,
+    open_all,
+    read_lines,
+)
 
 Pair = tuple[str, str]
 
@@ -26,6 +33,7 @@ def split_groups(
 
     Where a group has fewer references, the first is repeated: BLEU and chrF stay as they are.
     """
+    keep_inputs(output, source)
     paths = [source / f"train.{language}" for language in languages]
     sides = [decode(read_lines(path.parent, path.name), path) for path in paths]
     groups = find_groups([(first, second) for first, second in in_step(sides, paths)])

@@ -43,13 +43,26 @@ def log(message: str) -> None:
 
 @contextmanager
 def open_all(paths: Iterable[Path]) -> Iterator[list[IO[str]]]:
-    """Open text files for writing that appear under their names when all are complete."""
+    """Open text files for writing that appear under their names when all are complete.
+
+    Raises:
+        RecipeError: a file is named twice.
+    """
+    paths = list(paths)
+    if len(set(paths)) < len(paths):
+        raise RecipeError(f"{paths[0].parent}: two texts of one name; name two different languages")
     with ExitStack() as stack:
         handles = []
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
             handles.append(stack.enter_context(replacing(path)))
         yield handles
+
+
+def keep_inputs(output: Path, *inputs: Path) -> None:
+    """Raise RecipeError where a folder that is read would be written."""
+    if output.resolve() in [folder.resolve() for folder in inputs]:
+        raise RecipeError(f"{output} is read: its files would be replaced; name another folder")
 
 
 def raw_file(folder: Path, place: str) -> Path:
@@ -144,6 +157,8 @@ def decode(lines: Iterable[bytes], name: object, strict: bool = True) -> Iterato
     for number, line in enumerate(lines, start=1):
         if number == 1:
             line = line.removeprefix(b"\xef\xbb\xbf")
+        if b"\0" in line:
+            raise RecipeError(f"{name}, line {number}: has a NUL character; convert it to UTF-8")
         try:
             text = line.decode()
         except UnicodeDecodeError as error:

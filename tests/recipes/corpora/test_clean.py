@@ -106,6 +106,19 @@ def test_no_long_pair_and_no_pair_to_hold_out_are_refused(tmp_path: Path) -> Non
     assert not names(tmp_path / "out") & {"train.de", "long.de"}
 
 
+def test_the_input_is_never_replaced(tmp_path: Path) -> None:
+    write(tmp_path / "in", **FILES)
+    write(tmp_path / "long", **FILES)
+    before = {path: path.read_bytes() for path in tmp_path.glob("*/*")}
+    for arguments in (("in", "in"), ("in", "long")):
+        folders = [tmp_path / name for name in arguments]
+        with pytest.raises(RecipeError, match="another folder"):
+            clean_pairs(*folders, LANGUAGES, 9, hold_out=2, long_text=tmp_path / "long")
+    with pytest.raises(RecipeError, match="another folder"):
+        split_text(tmp_path / "in", tmp_path / "in", "en", 2)
+    assert {path: path.read_bytes() for path in tmp_path.glob("*/*")} == before
+
+
 def test_bad_utf8_is_named(tmp_path: Path) -> None:
     write(tmp_path, train_en=["a", "b"], valid_en=["a"])
     (tmp_path / "test.en").write_bytes(b"a\nf\xfcr\n")

@@ -177,6 +177,12 @@ def test_a_wrong_checksum_is_refused(server: Server, file: Path) -> None:
     assert_complete(file)
 
 
+def test_a_folder_is_no_file(server: Server, file: Path) -> None:
+    file.parent.mkdir()
+    with pytest.raises(RecipeError, match=str(file.parent)):
+        download(server.url, file.parent)
+
+
 def test_a_file_with_another_checksum_is_not_touched(server: Server, file: Path) -> None:
     file.parent.mkdir()
     file.write_bytes(b"mine")

@@ -224,6 +224,7 @@ def test_a_zip_whose_member_would_begin_before_the_file_is_damaged(raw: Path) ->
         ("text c.zip!a/fr small.en", "c.zip"),
         ("text c.tgz!a/de small.en", "4 lines in .*c.tgz!a/de but 1 lines in .*small.en"),
         ("text none small.en", "none"),
+        ("text wide small.en", "wide, line 1"),
         ("text empty empty", "empty"),
         ("seg open open", "open"),
         ("seg twice twice", "twice"),
@@ -238,6 +239,7 @@ def test_what_does_not_fit_is_refused(take: str, named: str, raw: Path) -> None:
     (raw / "c.tgz").write_bytes(archives.tar(MEMBERS))
     (raw / "c.zip").write_bytes(archives.zipped(MEMBERS))
     (raw / "empty").write_bytes(b"")
+    (raw / "wide").write_bytes("a\n".encode("utf-16"))
     (raw / "open").write_bytes(b"<seg id=1>a</seg>\n<seg id=2>b")
     (raw / "twice").write_bytes(b"<seg id=1>a\n<seg id=2>b</seg>\n")
     (raw / "table").write_bytes(b"a\tb\tc\na\tb\n")

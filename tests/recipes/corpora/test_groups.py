@@ -78,6 +78,21 @@ def test_a_draw_is_the_same_every_time(tmp_path: Path) -> None:
     assert read(tmp_path / "one" / "test.de") == read(tmp_path / "two" / "test.de")
 
 
+def test_the_input_is_never_replaced(tmp_path: Path) -> None:
+    write(tmp_path / "in", [(f"de {n}", f"en {n}") for n in range(50)])
+    before = read(tmp_path / "in" / "train.de")
+    for output in (tmp_path / "in", tmp_path / "in" / ".." / "in"):
+        with pytest.raises(RecipeError, match="another folder"):
+            split_groups(tmp_path / "in", output, ["de", "en"], valid=5, test=5)
+    assert read(tmp_path / "in" / "train.de") == before
+
+
+def test_one_language_twice_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "in", [(f"{n}", f"{n}") for n in range(50)])
+    with pytest.raises(RecipeError, match="two texts of one name"):
+        split_groups(tmp_path / "in", tmp_path / "out", ["en", "en"], valid=5, test=5)
+
+
 def test_too_few_groups_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "in", [("a", str(n)) for n in range(9)])
     with pytest.raises(RecipeError):
