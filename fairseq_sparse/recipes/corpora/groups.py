@@ -58,7 +58,8 @@ def split_groups(
 def find_groups(pairs: Sequence[Pair]) -> list[list[Pair]]:
     """Return the connected components of pairs, in the order of their first pairs.
 
-    Sentences that differ only in case, punctuation or white space are taken for the same.
+    Sentences that differ only in case, punctuation or white space are taken for the same; empty
+    ones are no translations of each other's.
     """
     parents: dict[tuple[int, str], tuple[int, str]] = {}
 
@@ -67,17 +68,17 @@ def find_groups(pairs: Sequence[Pair]) -> list[list[Pair]]:
             parents[node] = node = parents[parents[node]]
         return node
 
-    for pair in pairs:
-        first, second = (root((side, _words(text))) for side, text in enumerate(pair))
-        parents[first] = second
+    nodes = [(0, _words(source) or f"\n{number}") for number, (source, _) in enumerate(pairs)]
+    for number, (node, (_, target)) in enumerate(zip(nodes, pairs, strict=True)):
+        parents[root(node)] = root((1, _words(target) or f"\n{number}"))
     groups: dict[tuple[int, str], list[Pair]] = {}
-    for pair in pairs:
-        groups.setdefault(root((0, _words(pair[0]))), []).append(pair)
+    for node, pair in zip(nodes, pairs, strict=True):
+        groups.setdefault(root(node), []).append(pair)
     return list(groups.values())
 
 
 def _words(text: str) -> str:
-    return " ".join(re.findall(r"\w+", text.casefold())) or text
+    return " ".join(re.findall(r"\w+", text.casefold())) or text.strip()
 
 
 def _with_references(group: Sequence[Pair], count: int) -> list[list[str]]:

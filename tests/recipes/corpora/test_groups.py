@@ -78,6 +78,11 @@ def test_a_draw_is_the_same_every_time(tmp_path: Path) -> None:
     assert read(tmp_path / "one" / "test.de") == read(tmp_path / "two" / "test.de")
 
 
+def test_empty_sentences_join_no_pairs() -> None:
+    pairs = [("a", ""), ("b", " "), ("", "c"), (" ", "d"), ("a", "e")]
+    assert [len(group) for group in find_groups(pairs)] == [2, 1, 1, 1]
+
+
 def test_the_input_is_never_replaced(tmp_path: Path) -> None:
     write(tmp_path / "in", [(f"de {n}", f"en {n}") for n in range(50)])
     before = read(tmp_path / "in" / "train.de")
