@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairseq import utils
-from fairseq.models.lstm import LSTMEncoder
+from fairseq.models.lstm import LSTMDecoder, LSTMEncoder
 from fairseq.sequence_scorer import SequenceScorer
 from torch import Tensor, nn
 
@@ -16,6 +16,17 @@ def moves_padding(model: nn.Module) -> bool:
     It does for an LSTM, because fairseq's LSTM encoder moves the padding there.
     """
     return isinstance(getattr(model, "encoder", None), LSTMEncoder)
+
+
+def attends_source(model: nn.Module) -> bool:
+    """Return whether a model returns weights of attention to the source."""
+    decoder = getattr(model, "decoder", None)
+    if isinstance(decoder, LSTMDecoder):
+        return decoder.attention is not None
+    layers = getattr(decoder, "layers", None)  # of a Transformer
+    return layers is None or any(
+        getattr(layer, "encoder_attn", None) is not None for layer in layers
+    )
 
 
 def attended_source(models: Sequence[nn.Module], src_tokens: Tensor, pad: int) -> Tensor:

@@ -110,6 +110,10 @@ class TransformerSparseModel(SparseOutputModel, TransformerModel):
     def complete_flags(cls, args: Namespace) -> None:
         set_flag_defaults(args, *_FLAGS)
         check_attention(args)
+        for name in ("encoder_layers_to_keep", "decoder_layers_to_keep"):
+            kept = getattr(args, name, None)
+            if isinstance(kept, list):  # of the command line; fairseq's model takes text alone
+                setattr(args, name, ",".join(map(str, kept)))
 
     @classmethod
     def build_encoder(cls, args, src_dict, embed_tokens):

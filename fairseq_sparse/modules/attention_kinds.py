@@ -63,6 +63,11 @@ class AttentionKind:
         return self.weights.name == entmax.name
 
     @property
+    def is_positive(self) -> bool:
+        """Return whether the weights of keys that are not masked are above 0."""
+        return self.weights.name in (softmax.name, sigmoid.name)
+
+    @property
     def sums_to_one(self) -> bool:
         """Return whether the weights of a query sum to 1 (or are all zero)."""
         return self.weights.sums_to_one

@@ -6,19 +6,23 @@ from typing import Any, Optional
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 
+from fairseq_sparse.modules.attention_config import attention_kinds
+from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 from fairseq_sparse.modules.model_settings import criterion_name
 from fairseq_sparse.modules.output_config import changed_flags
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS, transforms_with
 
 
 def check_training(args: Any, task) -> None:
-    """Refuse a criterion or a search in validation that does not fit ``--output-transform``.
+    """Refuse a criterion that does not fit the output or the attention, and a search in validation
+    that does not fit the output.
 
     Raises:
         ValueError: naming the flags, and what to change.
     """
     transform = str(args.output_transform)
     check_criterion(criterion_name(args), transform)
+    check_alignment_criterion(criterion_name(args), args)
     task_cfg = getattr(task, "cfg", None)
     if getattr(task_cfg, "eval_bleu", False):
         check_search(type(task), task_cfg, transform, "--eval-bleu")
@@ -37,6 +41,23 @@ def check_criterion(criterion: Optional[str], transform: str) -> None:
         f"--criterion {criterion} does not fit --output-transform {transform}: it is for "
         f"{', '.join(fits)}; use --criterion {OUTPUT_TRANSFORMS[transform].criterion}"
     )
+
+
+def check_alignment_criterion(criterion: Optional[str], args: Any) -> None:
+    """Refuse fairseq's criterion that trains attention on word alignments by its logarithm, where
+    weights can be 0: the loss of such a link is infinite, and its gradient 0.
+
+    Raises:
+        ValueError: naming the criterion, the attention and the flag to change.
+    """
+    if criterion != "label_smoothed_cross_entropy_with_alignment":
+        return
+    kind = attention_kinds(args)["cross"]
+    if kind in ATTENTION_KINDS and not ATTENTION_KINDS[kind].is_positive:
+        raise ValueError(
+            f"--criterion {criterion} takes the logarithm of the weights of cross-attention, which "
+            f"{kind} can make 0: give --attention-cross softmax"
+        )
 
 
 def check_settings_of_model(criterion: str, settings: Any) -> None:

@@ -1,5 +1,7 @@
 """fairseq's dropout, with the masks of :func:`fairseq_sparse.ops.dropout.dropout`."""
 
+from typing import Any, Optional
+
 import torch
 import torch.nn.functional as F
 from fairseq.modules import FairseqDropout
@@ -18,6 +20,20 @@ class SeededDropout(FairseqDropout):
                 return F.dropout(x, self.p)
             return dropout(x, self.p)
         return x
+
+    def make_generation_fast_(
+        self,
+        name: str,
+        retain_dropout: bool = False,
+        retain_dropout_modules: Optional[list[str]] = None,
+        **options: Any,
+    ) -> None:
+        """Same as in fairseq, which compares the class that a dropout belongs to with
+        ``--retain-dropout-modules``; a class of this package also goes by the name of fairseq's."""
+        stock = (self.module_name or "").removeprefix("Sparse")
+        if retain_dropout_modules and {stock, f"{stock}Base"} & set(retain_dropout_modules):
+            retain_dropout_modules = [*retain_dropout_modules, self.module_name]
+        super().make_generation_fast_(name, retain_dropout, retain_dropout_modules, **options)
 
 
 def set_dropout(model: nn.Module) -> None:

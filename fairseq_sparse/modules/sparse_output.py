@@ -4,6 +4,7 @@ import copy
 from argparse import Namespace
 from typing import Any, Optional, Union
 
+from fairseq.modules import FairseqDropout
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig
 from torch import Tensor
@@ -105,6 +106,26 @@ class SparseOutputModel:
         if projection is not None and projection.is_sparse:
             self.check_inference(cfg, projection.transform.name)
         super().prepare_for_inference_(cfg)
+        self.check_dropout(cfg.generation)
+
+    def check_dropout(self, generation: Any) -> None:
+        """Refuse names in ``--retain-dropout-modules`` of which the model has none.
+
+        Raises:
+            ValueError: naming those that it has.
+        """
+        wanted = getattr(generation, "retain_dropout_modules", None)
+        dropouts = [x for x in self.modules() if isinstance(x, FairseqDropout)]
+        if (
+            wanted
+            and generation.retain_dropout
+            and not any(x.apply_during_inference for x in dropouts)
+        ):
+            names = sorted({str(x.module_name).removeprefix("Sparse") for x in dropouts})
+            raise ValueError(
+                f"--retain-dropout-modules {wanted}: the model has none of them, but "
+                f"{', '.join(names)}"
+            )
 
     def check_inference(self, cfg: Any, transform: str) -> None:
         """Refuse to search under a task whose search cannot deal with probabilities of 0.

@@ -10,7 +10,11 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.search import Sampling
 
-from fairseq_sparse.generation.alignment import SparseSequenceScorer, moves_padding
+from fairseq_sparse.generation.alignment import (
+    SparseSequenceScorer,
+    attends_source,
+    moves_padding,
+)
 from fairseq_sparse.generation.exact_search import ExactSequenceGenerator
 from fairseq_sparse.generation.normalized_scores import (
     is_sparse_model,
@@ -177,6 +181,8 @@ class SparseDecodingMixin:
         decoding = self._decoding_of(args)
         _check_search(decoding, args)
         align = getattr(args, "print_alignment", False)
+        if align and not any(map(attends_source, models)):
+            raise ValueError("--print-alignment: no model has attention to the source")
         if getattr(args, "score_reference", False):
             self.report = SearchReport()
             eos = super().build_generator(models, args).eos  # a language token in some tasks

@@ -5,6 +5,27 @@ from fairseq_sparse.checkpoints.loading import check_settings
 from fairseq_sparse.tasks.energy import LogsEnergy
 from fairseq_sparse.tasks.patience import RemembersValidations
 
+# What this package's criterions and tasks log of a validation, by whether more of it is better.
+_BETTER_IF_MORE = {
+    **dict.fromkeys(("accuracy", "sentence_accuracy", "bleu", "sparsemax_score"), True),
+    **dict.fromkeys(("loss", "nll_loss", "ppl", "eps_ppl", "js_divergence", "gold_zero"), False),
+}
+
+
+def check_best_metric(settings) -> None:
+    """Refuse to keep the worst checkpoint as the best one.
+
+    Raises:
+        ValueError: naming the flag to add or to leave out.
+    """
+    metric, maximize = settings.best_checkpoint_metric, settings.maximize_best_checkpoint_metric
+    if _BETTER_IF_MORE.get(metric, maximize) != maximize:
+        better, remedy = ("less", "leave out") if maximize else ("more", "give")
+        raise ValueError(
+            f"--best-checkpoint-metric {metric}: {better} of it is better; {remedy} "
+            "--maximize-best-checkpoint-metric"
+        )
+
 
 class SparseTrainingMixin(RemembersValidations, LogsEnergy):
     """Mixin, listed before a fairseq task, for training.
@@ -35,6 +56,7 @@ class SparseTrainingMixin(RemembersValidations, LogsEnergy):
             compatibility.check_exponential_average(cfg, model)
             settings = compatibility.run_settings(cfg, "checkpoint")
             if hasattr(settings, "best_checkpoint_metric"):
+                check_best_metric(settings)
                 self.checkpoint_settings = settings
         return model
 

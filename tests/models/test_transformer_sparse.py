@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 
 import toy
 from fairseq_sparse.modules import seeded_dropout
+from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 from fairseq_sparse.modules.output_projection import OutputProjection
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 
@@ -153,6 +154,25 @@ def test_a_criterion_that_does_not_fit_is_refused_by_name(transform):
         with pytest.raises(ValueError) as refusal:
             toy.model(*flags, criterion=criterion)
         assert criterion in str(refusal.value) and transform in str(refusal.value)
+
+
+@pytest.mark.parametrize("kind", ATTENTION_KINDS)
+def test_attention_that_can_be_0_is_not_trained_on_its_logarithm(kind):
+    criterion = "label_smoothed_cross_entropy_with_alignment"
+    if kind in ("softmax", "softmax_gated", "softmax_rmsnorm_gated", "sigmoid"):
+        toy.model("--attention", kind, criterion=criterion)
+    else:
+        with pytest.raises(ValueError, match="--attention-cross softmax"):
+            toy.model("--attention", kind, criterion=criterion)
+        toy.model("--attention", kind, "--attention-cross", "softmax", criterion=criterion)
+
+
+@pytest.mark.parametrize("kept", ["1", "0,1"])
+def test_layers_can_be_left_out(kept):
+    """fairseq's parser makes a list of them, and its model wants text."""
+    flags = ("--encoder-layers-to-keep", kept, "--decoder-layers-to-keep", kept)
+    model = toy.model(*flags)
+    assert len(model.encoder.layers) == len(model.decoder.layers) == len(kept.split(","))
 
 
 def test_a_criterion_from_elsewhere_that_says_nothing_is_let_through():

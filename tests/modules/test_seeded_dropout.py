@@ -1,5 +1,8 @@
+from argparse import Namespace
+
 import pytest
 import torch
+from fairseq.dataclass.configs import GenerationConfig
 from fairseq.modules import FairseqDropout
 
 import toy
@@ -58,6 +61,32 @@ def test_it_acts_in_training_and_where_generation_is_to_keep_it():
     module.make_generation_fast_("part", retain_dropout=True)  # --retain-dropout
     assert (module(x) == 0).any()
     assert SeededDropout(0.0).train()(x) is x
+
+
+STOCK = ["TransformerEncoder", "TransformerDecoder", "MultiheadAttention"]
+STOCK += ["TransformerEncoderLayerBase", "TransformerDecoderLayerBase"]
+
+
+def keeping_dropout(modules):
+    generation = GenerationConfig(retain_dropout=True, retain_dropout_modules=modules)
+    task = Namespace(_name="translation_sparse")
+    return Namespace(generation=generation, task=task, common_eval=Namespace(path="x"))
+
+
+@pytest.mark.parametrize("named", [None, STOCK[:1], STOCK[1:3], STOCK])
+@pytest.mark.parametrize("options", [(), ("--attention", "entmax15")])
+def test_it_is_kept_in_the_classes_that_fairseq_names(options, named):
+    """As many modules keep their dropout as in fairseq's own model."""
+    kept = []
+    for model in (toy.model(*options), toy.model(arch="transformer_tiny", criterion="")):
+        model.prepare_for_inference_(keeping_dropout(named))
+        kept.append(sum(module.apply_during_inference for module in dropouts(model)))
+    assert kept[0] == kept[1] > 0
+
+
+def test_classes_that_a_model_does_not_have_are_refused():
+    with pytest.raises(ValueError, match="--retain-dropout-modules.*TransformerEncoder"):
+        toy.model().prepare_for_inference_(keeping_dropout(["LSTMEncoder"]))
 
 
 def test_a_model_with_a_sparse_output_still_scripts():

@@ -11,6 +11,7 @@ from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithA
 from fairseq.tasks import TASK_REGISTRY, FairseqTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
+import toy
 from automata import EOS, FIRST_WORD, Table, TableModel, dense_table, make_dictionary
 from fairseq_sparse.generation import (
     SparseSequenceGenerator,
@@ -199,7 +200,7 @@ def test_bleu_counts_the_references_of_empty_outputs(batches):
 def test_bleu_that_chooses_the_checkpoint_must_be_computed(monkeypatch, eval_bleu):
     monkeypatch.setattr("fairseq.models.build_model", lambda *args: make_model())
     task = make_task(eval_bleu=eval_bleu)
-    settings = Namespace(best_checkpoint_metric="bleu")
+    settings = Namespace(best_checkpoint_metric="bleu", maximize_best_checkpoint_metric=True)
     if eval_bleu:
         task.build_model(settings)
     else:
@@ -207,10 +208,24 @@ def test_bleu_that_chooses_the_checkpoint_must_be_computed(monkeypatch, eval_ble
             task.build_model(settings)
 
 
+@pytest.mark.parametrize("metric", ["accuracy", "sentence_accuracy", "bleu", "loss", "eps_ppl"])
+@pytest.mark.parametrize("maximize", [False, True])
+def test_the_worst_checkpoint_is_not_kept_as_the_best(monkeypatch, metric, maximize):
+    monkeypatch.setattr("fairseq.models.build_model", lambda *args: make_model())
+    task = make_task(eval_bleu=True)
+    settings = Namespace(best_checkpoint_metric=metric, maximize_best_checkpoint_metric=maximize)
+    if maximize == (metric in ("accuracy", "sentence_accuracy", "bleu")):
+        task.build_model(settings)
+    else:
+        with pytest.raises(ValueError, match="--maximize-best-checkpoint-metric"):
+            task.build_model(settings)
+
+
 def test_several_workers_would_overwrite_one_report(monkeypatch, tmp_path):
     monkeypatch.setattr("fairseq.models.build_model", lambda *args: make_model())
     monkeypatch.setattr("fairseq.distributed.utils.get_global_world_size", lambda: 2)
-    settings, path = Namespace(best_checkpoint_metric="loss"), str(tmp_path / "report")
+    settings = Namespace(best_checkpoint_metric="loss", maximize_best_checkpoint_metric=False)
+    path = str(tmp_path / "report")
     make_task(search_report=path).build_model(settings)
     with pytest.raises(ValueError, match="--search-report: each of the 2 workers"):
         make_task(search_report=path, eval_bleu=True).build_model(settings)
@@ -308,6 +323,21 @@ REFUSED = [
         )
     ),
 ]
+
+
+@pytest.mark.parametrize(
+    ("arch", "flags"),
+    [
+        ("transformer_sparse_tiny", ("--no-cross-attention",)),
+        ("lstm_sparse", ("--decoder-attention", "0")),
+    ],
+)
+def test_alignments_need_attention_to_the_source(arch, flags):
+    without = toy.model(*flags, arch=arch, criterion="")
+    options = Namespace(print_alignment="hard", beam=2)
+    with pytest.raises(ValueError, match="--print-alignment"):
+        make_task().build_generator([without], options)
+    make_task().build_generator([without, toy.model()], options)
 
 
 @pytest.mark.parametrize(("flag", "config", "options"), REFUSED)
