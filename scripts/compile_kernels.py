@@ -6,8 +6,7 @@
 The ops are called on tensors of the CPU, with sizes that Triton specialises on (1, multiples of 16)
 and others, so the kernels are compiled exactly as they would be launched, but none runs. A kernel
 must fit into the shared memory of the GPU, and its divisions and square roots must be correctly
-rounded. Capabilities unknown to this Triton are skipped. Exits with status 1 if a kernel
-fails.
+rounded. Capabilities unknown to this Triton are skipped. Exits with status 1 if a kernel fails.
 """
 
 import argparse

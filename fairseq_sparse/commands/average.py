@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 
 from fairseq_sparse.commands.common import command_parser, positive, refuse_overwriting
+from fairseq_sparse.commands.models import refuse_twice
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -31,9 +32,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     options.count = options.num_epoch_checkpoints or options.num_update_checkpoints
     if options.count and len(options.inputs) != 1:
         parser.error("--inputs must be one folder when a number of checkpoints is given")
-    twice = [path for path in options.inputs if options.inputs.count(path) > 1]
-    if twice:
-        parser.error(f"--inputs: {twice[0]} is given twice")
+    refuse_twice(parser, options.inputs, "--inputs: ")
     return options
 
 

@@ -79,11 +79,6 @@ def words(text: str) -> list[str]:
     return list(dict.fromkeys(text.split(",")))
 
 
-def add_tokenizer(parser: argparse.ArgumentParser) -> None:
-    text = "how the training text was tokenised (default: moses)"
-    parser.add_argument("--tokenizer", choices=("moses", "space"), default="moses", help=text)
-
-
 def add_logs(parser: argparse.ArgumentParser) -> None:
     """Add --log, the training logs of the runs; see :func:`check_logs`."""
     parser.add_argument(
@@ -135,9 +130,10 @@ def print_tables(
         print(json.dumps(numbers, ensure_ascii=False, indent=1))
     else:
         parts = [format_table(header, rows, options.format) for header, rows in tables]
-        print("\n\n".join([*parts, *(notes if options.format == "md" else [])]))
-        if options.format != "md":
-            print(*notes, sep="\n\n", end="\n" if notes else "", file=sys.stderr)
+        is_markdown = options.format == "md"
+        print("\n\n".join([*parts, *(notes if is_markdown else [])]))
+        if notes and not is_markdown:
+            print(*notes, sep="\n\n", file=sys.stderr)
 
 
 def add_plots(parser: argparse.ArgumentParser) -> None:

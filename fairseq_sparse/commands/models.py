@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,9 +106,10 @@ def check_typed(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
         parser.error("--target is the translation of --source: give both")
     if options.source:
         options.subset = ["typed"]
-        if not options.target and getattr(options, "steps", None):
+        steps = getattr(options, "steps", None)
+        if steps and not options.target:
             options.steps = "translations"
-        elif options.target and getattr(options, "steps", None) == "translations":
+        elif steps == "translations":
             parser.error("--target: with --steps translations, the translation is the model's own")
 
 
@@ -122,6 +123,11 @@ def sentence_numbers(text: str) -> list[int]:
             raise argparse.ArgumentTypeError(f"{part}: no sentence")
         numbers += several
     return sorted(set(numbers))
+
+
+def add_tokenizer(parser: argparse.ArgumentParser) -> None:
+    text = "how the training text was tokenised (default: moses)"
+    parser.add_argument("--tokenizer", choices=("moses", "space"), default="moses", help=text)
 
 
 def add_max_tokens(parser: argparse.ArgumentParser) -> None:
@@ -178,10 +184,17 @@ def name_models(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
     given, options.path = map(list, zip(*map(split_name, options.path), strict=True))
     short = short_names(options.path)
     options.names = [name or other for name, other in zip(given, short, strict=True)]
-    files = [os.path.realpath(path) for path in options.path]
-    twice = [path for path, file in zip(options.path, files, strict=True) if files.count(file) > 1]
-    if twice:
-        parser.error(f"--path: {twice[0]} is given twice")
+    refuse_twice(parser, options.path, "--path: ")
+
+
+def refuse_twice(
+    parser: argparse.ArgumentParser, paths: Sequence[str | Path], flag: str = ""
+) -> None:
+    """Refuse a file or folder that is given twice, under any name."""
+    places = [os.path.realpath(path) for path in paths]
+    for path, place in zip(paths, places, strict=True):
+        if places.count(place) > 1:
+            parser.error(f"{flag}{path} is given twice")
 
 
 def load_one_model(path: str, options: argparse.Namespace, **settings: Any) -> Translator:

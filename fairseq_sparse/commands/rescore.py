@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_sparse.commands.common import (
-    add_tokenizer,
     check_outputs,
     command_parser,
     finite,
     output_file,
     with_progress,
 )
+from fairseq_sparse.commands.models import add_tokenizer
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of, write_text
 

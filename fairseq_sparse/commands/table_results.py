@@ -23,6 +23,7 @@ from fairseq_sparse.commands.common import (
     program,
     words,
 )
+from fairseq_sparse.commands.models import refuse_twice
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_json
 from fairseq_sparse.measure.run_folders import short_names
@@ -143,10 +144,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add_format(parser)
     options = parser.parse_args(arguments)
     check_logs(parser, options)
-    places = [path.resolve() for path in options.runs]
-    for path, place in zip(options.runs, places, strict=True):
-        if places.count(place) > 1:
-            parser.error(f"{path} is given twice")
+    refuse_twice(parser, options.runs)
     unknown = [name for name in options.columns or () if name not in COLUMNS]
     if unknown:
         parser.error(f"--columns: no {', '.join(unknown)}; choose from {', '.join(COLUMNS)}")

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_sparse.commands.common import (
     add_plots,
-    add_tokenizer,
     command_parser,
     positive,
     prepare_plots,
     write_plots,
 )
+from fairseq_sparse.commands.models import add_tokenizer
 from fairseq_sparse.errors import AnalysisError
 
 if TYPE_CHECKING:
