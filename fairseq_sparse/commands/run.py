@@ -172,7 +172,9 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     elif not options.source_lang:
         parser.error("--data needs --source-lang, the ending of its files")
     elif options.source_lang == options.target_lang:
-        parser.error("--source-lang and --target-lang are the endings of two files: they differ")
+        parser.error(
+            "--source-lang and --target-lang must differ: they are the endings of two files"
+        )
     else:
         options.dataset = options.data.resolve().name
     if not options.names:

@@ -5,8 +5,8 @@ from fairseq_sparse.checkpoints.loading import check_settings
 from fairseq_sparse.tasks.energy import LogsEnergy
 from fairseq_sparse.tasks.patience import RemembersValidations
 
-# What this package's criterions and tasks log of a validation, by whether more of it is better.
-_BETTER_IF_MORE = {
+# What this package's criterions and tasks log of a validation, by whether higher is better.
+_HIGHER_IS_BETTER = {
     **dict.fromkeys(("accuracy", "sentence_accuracy", "bleu", "sparsemax_score"), True),
     **dict.fromkeys(("loss", "nll_loss", "ppl", "eps_ppl", "js_divergence", "gold_zero"), False),
 }
@@ -19,10 +19,10 @@ def check_best_metric(settings) -> None:
         ValueError: naming the flag to add or to leave out.
     """
     metric, maximize = settings.best_checkpoint_metric, settings.maximize_best_checkpoint_metric
-    if _BETTER_IF_MORE.get(metric, maximize) != maximize:
-        better, remedy = ("less", "leave out") if maximize else ("more", "give")
+    if _HIGHER_IS_BETTER.get(metric, maximize) != maximize:
+        better, remedy = ("lower", "leave out") if maximize else ("higher", "give")
         raise ValueError(
-            f"--best-checkpoint-metric {metric}: {better} of it is better; {remedy} "
+            f"--best-checkpoint-metric {metric}: {better} is better; {remedy} "
             "--maximize-best-checkpoint-metric"
         )
 

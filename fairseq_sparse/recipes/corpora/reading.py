@@ -50,7 +50,7 @@ def open_all(paths: Iterable[Path]) -> Iterator[list[IO[str]]]:
     """
     paths = list(paths)
     if len(set(paths)) < len(paths):
-        raise RecipeError(f"{paths[0].parent}: two texts of one name; name two different languages")
+        raise RecipeError(f"{paths[0].parent}: two texts of one name; name different languages")
     with ExitStack() as stack:
         handles = []
         for path in paths:
@@ -62,7 +62,9 @@ def open_all(paths: Iterable[Path]) -> Iterator[list[IO[str]]]:
 def keep_inputs(output: Path, *inputs: Path) -> None:
     """Raise RecipeError where a folder that is read would be written."""
     if output.resolve() in [folder.resolve() for folder in inputs]:
-        raise RecipeError(f"{output} is read: its files would be replaced; name another folder")
+        raise RecipeError(
+            f"{output} is also the input, and would be overwritten: name another folder"
+        )
 
 
 def raw_file(folder: Path, place: str) -> Path:
