@@ -109,7 +109,7 @@ class SparseOutputModel:
         self.check_dropout(cfg.generation)
 
     def check_dropout(self, generation: Any) -> None:
-        """Refuse names in ``--retain-dropout-modules`` of which the model has none.
+        """Refuse ``--retain-dropout-modules`` if the model has none of the named modules.
 
         Raises:
             ValueError: naming those that it has.

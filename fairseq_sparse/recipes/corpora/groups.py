@@ -59,7 +59,7 @@ def find_groups(pairs: Sequence[Pair]) -> list[list[Pair]]:
     """Return the connected components of pairs, in the order of their first pairs.
 
     Sentences that differ only in case, punctuation or white space are taken for the same; empty
-    ones are no translations of each other's.
+    ones join no pairs.
     """
     parents: dict[tuple[int, str], tuple[int, str]] = {}
 
