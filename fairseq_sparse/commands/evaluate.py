@@ -2,7 +2,8 @@
 
 RUN is a --save-dir of fairseq-train, the folder of a recipe's run, or a checkpoint. What is
 measured goes into the folder, where table results and report read it; of a recipe's run, whose own
-results stay as they are, and of a checkpoint, into a folder of the checkpoint's name. A second call
+results stay as they are, and of a checkpoint, into a folder of the checkpoint's name (of a name
+without an ending, NAME-results). A second call
 measures only what has changed. The row is about the test set: of another part, the score is
 printed, and is in bleu-PART.json.
 """
@@ -62,7 +63,7 @@ def find_post_process(data: Path) -> str:
 def results_folder(run: Path, checkpoint: Path) -> Path:
     """Return the folder for the results; they never replace those of a recipe."""
     if run.is_file():
-        return run.with_suffix("")
+        return run.with_suffix("") if run.suffix else run.with_name(f"{run.name}-results")
     return run / checkpoint.stem if (run / "run.json").exists() else run
 
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from fairseq_sparse.measure.cache import Measurements
     from fairseq_sparse.measure.translator import Translator
 
+# In one range of --sentence: all of them are kept, with what is drawn or printed of each.
+MOST_SENTENCES = 1_000_000
+
 
 def add_model_arguments(
     parser: argparse.ArgumentParser, several: bool = False, subsets: bool = False
@@ -121,6 +124,8 @@ def sentence_numbers(text: str) -> list[int]:
         several = range(int(first), int(last or first) + 1)
         if not several:
             raise argparse.ArgumentTypeError(f"{part}: no sentence")
+        if several[-1] - several[0] >= MOST_SENTENCES:
+            raise argparse.ArgumentTypeError(f"{part}: more than {MOST_SENTENCES:,} sentences")
         numbers += several
     return sorted(set(numbers))
 

@@ -10,6 +10,11 @@ from torch import Tensor, nn
 from fairseq_sparse.ops.dropout import dropout
 
 
+def stock_name(dropout: FairseqDropout) -> str:
+    """Return the name of the class that a dropout belongs to, or of its model in fairseq."""
+    return (dropout.module_name or "").removeprefix("Sparse")
+
+
 class SeededDropout(FairseqDropout):
     """fairseq's dropout module; on a CPU its masks are computed from a seed instead of kept."""
 
@@ -30,7 +35,7 @@ class SeededDropout(FairseqDropout):
     ) -> None:
         """Same as in fairseq, which compares the class that a dropout belongs to with
         ``--retain-dropout-modules``; a class of this package also goes by the name of fairseq's."""
-        stock = (self.module_name or "").removeprefix("Sparse")
+        stock = stock_name(self)
         if retain_dropout_modules and {stock, f"{stock}Base"} & set(retain_dropout_modules):
             retain_dropout_modules = [*retain_dropout_modules, self.module_name]
         super().make_generation_fast_(name, retain_dropout, retain_dropout_modules, **options)

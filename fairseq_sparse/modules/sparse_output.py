@@ -15,7 +15,7 @@ from fairseq_sparse.modules.learned_alpha import log_learned_alpha
 from fairseq_sparse.modules.model_settings import as_namespace
 from fairseq_sparse.modules.output_projection import OutputLoss
 from fairseq_sparse.modules.parameter_checks import check_parameters
-from fairseq_sparse.modules.seeded_dropout import set_dropout
+from fairseq_sparse.modules.seeded_dropout import set_dropout, stock_name
 
 
 class SparseOutputDecoder:
@@ -121,7 +121,7 @@ class SparseOutputModel:
             and generation.retain_dropout
             and not any(x.apply_during_inference for x in dropouts)
         ):
-            names = sorted({str(x.module_name).removeprefix("Sparse") for x in dropouts})
+            names = sorted(set(map(stock_name, dropouts)))
             raise ValueError(
                 f"--retain-dropout-modules {wanted}: the model has none of them, but "
                 f"{', '.join(names)}"

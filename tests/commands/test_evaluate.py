@@ -79,6 +79,13 @@ def stages(tmp_path: Path) -> Callable[..., tuple[Stage, ...]]:
     return plan
 
 
+@pytest.mark.parametrize(("name", "folder"), [("a.pt", "a"), ("a", "a-results")])
+def test_results_of_a_checkpoint_are_beside_it(tmp_path: Path, name: str, folder: str) -> None:
+    checkpoint = tmp_path / name
+    checkpoint.touch()
+    assert evaluate.results_folder(checkpoint, checkpoint) == tmp_path / folder
+
+
 def test_results_of_a_recipe_and_of_another_part_are_not_replaced(
     stages: Callable[..., tuple[Stage, ...]], tmp_path: Path
 ) -> None:

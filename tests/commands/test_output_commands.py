@@ -263,6 +263,7 @@ def test_bad_input_is_one_line(
         ([*alternatives, "3-x"], "--sentence"),
         ([*alternatives, "9-3"], "--sentence"),
         ([*alternatives, "1,9-3"], "--sentence"),
+        ([*alternatives, "0-999999999999"], "--sentence"),
         ([*alternatives[:-1], "--source", ""], "--source"),
         ([*alternatives[:-1], "--source", "a", "--target", " "], "--target"),
         (
