@@ -2,10 +2,9 @@
 
 RUN is a --save-dir of fairseq-train, the folder of a recipe's run, or a checkpoint. What is
 measured goes into the folder, where table results and report read it; of a recipe's run, whose own
-results stay as they are, and of a checkpoint, into a folder of the checkpoint's name (of a name
-without an ending, NAME-results). A second call
-measures only what has changed. The row is about the test set: of another part, the score is
-printed, and is in bleu-PART.json.
+results stay as they are, and of a checkpoint, into a folder named after the checkpoint (a for a.pt,
+a-results for a). A second call measures only what has changed. The row is about the test set: of
+another part, the score is printed, and is in bleu-PART.json.
 """
 
 from __future__ import annotations

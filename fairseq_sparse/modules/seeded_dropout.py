@@ -11,7 +11,8 @@ from fairseq_sparse.ops.dropout import dropout
 
 
 def stock_name(dropout: FairseqDropout) -> str:
-    """Return the name of the class that a dropout belongs to, or of its model in fairseq."""
+    """Return the name of the class that a dropout belongs to, without the prefix that this package
+    puts before fairseq's name of it."""
     return (dropout.module_name or "").removeprefix("Sparse")
 
 
