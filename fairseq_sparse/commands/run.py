@@ -329,6 +329,7 @@ def run(options: argparse.Namespace) -> None:
         elif launch.machine:
             join_training(made, launch)
         else:
+            print(f"{made.title}: {recipe.run_dir}", file=sys.stderr)
             jobs.append((recipe.run_dir.name, made, names))
     if len(jobs) == 1:
         engine.run(made, names)

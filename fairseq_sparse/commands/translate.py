@@ -61,6 +61,8 @@ def run(options: argparse.Namespace) -> None:
     from fairseq_sparse.measure.typed import typed_batch
 
     prepare_plots(options)
+    if not options.model.is_dir():
+        raise AnalysisError(f"{options.model} is no folder: name that of a model first")
     typed = "" if options.text else sys.stdin.read().removeprefix("\ufeff")
     sentences = options.text or [line for line in typed.split("\n") if line.strip()]
     if not sentences:

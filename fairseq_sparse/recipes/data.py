@@ -40,13 +40,17 @@ def own_data(
     dictionary nor embeddings. Small corpora of pairs get more epochs on a CPU.
 
     Raises:
-        RecipeError: files are missing, or a language without spaces is not ``tokenized``.
+        RecipeError: files are missing, a language without spaces is not ``tokenized``, or the name
+            of a language has a dot.
     """
     languages = [source, target] if target else [source]
     for language in tokenized:
         if language not in languages:
             raise RecipeError(f"tokenised language {language!r}{suggestion(language, languages)}")
     for language in languages:
+        if "." in language:
+            ending = language.rpartition(".")[2]
+            raise RecipeError(f"language {language!r}: rename its files, such as train.{ending}")
         if re.split("[-_]", language)[0] in _UNSPACED and language not in tokenized:
             raise RecipeError(
                 f"{language} is written without spaces between words: split its text into words, "

@@ -83,11 +83,14 @@ def _refuse(stage: Stage, state: records.State) -> None:
         raise RecipeError(f"the stage {stage.name} needs {missing}: run the stages before it first")
     if stage.changed != "refuse":
         return
-    if state.kind == records.CHANGED:
+    # What failed or was stopped before it made anything that is worth keeping begins anew.
+    resumable = stage.resumes_from is not None and stage.resumes_from.exists()
+    if state.kind == records.CHANGED and (state.was_finished or resumable):
         lines = "\n  ".join(state.differences)
         raise RecipeError(
             f"the stage {stage.name} was begun or finished with other settings or inputs:\n  "
-            f"{lines}\nChoose another folder than {stage.folder}, or delete it."
+            f"{lines}\nGive the options that it was made with, or another folder than "
+            f"{stage.folder} (--data-dir or --run-dir)."
         )
     made = [*records.made(stage), *filter(None, [stage.resumes_from])]
     found = [path for path in made if os.path.lexists(path)]

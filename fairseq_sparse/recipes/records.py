@@ -33,6 +33,7 @@ class State:
         inputs: those of the next record.
         missing: inputs that neither are there nor have been.
         running: files and folders that may be half written.
+        was_finished: whether the record is of a finished stage.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class State:
     inputs: dict[str, dict[str, Any]] = field(default_factory=dict)
     missing: list[Path] = field(default_factory=list)
     running: list[Path] = field(default_factory=list)
+    was_finished: bool = False
 
 
 def check(stage: Stage) -> State:
@@ -59,13 +61,15 @@ def check(stage: Stage) -> State:
         if before != now:
             change = "has changed" if before and now else "is new" if now else "is no longer used"
             changed.append(f"input {name} {change}")
-    finished = record.get("state") == FINISHED and all(path.exists() for path in stage.outputs)
+    was_finished = record.get("state") == FINISHED
+    finished = was_finished and all(path.exists() for path in stage.outputs)
     return State(
         CHANGED if changed else FINISHED if finished and not prolonged else INTERRUPTED,
         [*prolonged, *changed],
         inputs,
         missing,
         [stage.folder / name for name in record.get("running", ())],
+        was_finished,
     )
 
 

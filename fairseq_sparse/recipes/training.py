@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fairseq_sparse.errors import RecipeError
-from fairseq_sparse.files import write_json
+from fairseq_sparse.files import sha256_of, write_json
 from fairseq_sparse.measure.machine import describe_environment
+from fairseq_sparse.measure.run_folders import Run
 from fairseq_sparse.measure.training_log import read_log
 from fairseq_sparse.recipes.launch import Launch
 from fairseq_sparse.recipes.plan import (
@@ -34,6 +35,22 @@ of --standalone --local-addr localhost, and all workers counted in --distributed
   export HOST="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
   srun bash -c 'torchrun --nnodes $SLURM_NNODES --node-rank $SLURM_NODEID --master-addr $HOST ...'
 """
+
+
+def _check_dictionaries(recipe: Recipe, model: Path) -> None:
+    """Check that a run's model, which is to be fine-tuned, has the dictionaries of the data.
+
+    fairseq compares their sizes only, so that each embedding could become that of another token.
+    """
+    for folder in model.parents[:2]:
+        trained_on = Run("", model, folder).trained_on
+        for path in recipe.binary.glob("dict.*.txt"):
+            digest = sha256_of(path)
+            if trained_on.get(path.name, digest) != digest:
+                raise RecipeError(
+                    f"{model} was trained with another {path.name} than that of {recipe.binary}: "
+                    "prepare the new text with its BPE and dictionaries, or train from scratch"
+                )
 
 
 def begin(recipe: Recipe, *stale: Path) -> Callable[[], None]:
@@ -126,6 +143,8 @@ def train(recipe: Recipe, launch: Launch) -> Stage:
 
     def before() -> None:
         _check_lengths(recipe, flags)
+        if model:
+            _check_dictionaries(recipe, Path(model))
         begin(recipe, run / "summary.json")()
         if (checkpoints / "checkpoint_last.pt").exists():
             from fairseq_sparse.commands import recover

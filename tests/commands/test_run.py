@@ -235,6 +235,22 @@ def test_finetuning_begins_with_a_trained_model(
     assert copy.name in capfd.readouterr().err
 
 
+def test_finetuning_needs_the_dictionaries_of_the_model(
+    finished: Path, raw: Path, tmp_path: Path, capfd
+) -> None:
+    base, record = tmp_path / "base", "stages/train.json"
+    (base / "stages").mkdir(parents=True)
+    shutil.copy(finished / "run" / "average.pt", base)
+    content = json.loads((finished / "run" / record).read_text())
+    name = next(name for name in content["inputs"] if name.startswith("dict."))
+    content["inputs"][name]["sha256"] = "0" * 64
+    (base / record).write_text(json.dumps(content))
+    begin = ("--finetune", base, "--data-dir", finished / "data", "--run-dir", tmp_path / "run")
+    assert call(tmp_path, raw, *begin, "--stages", "prepare-train", variant="entmax15") == 1
+    assert f"another {name}" in capfd.readouterr().err
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
 def test_own_text_needs_no_entry(tmp_path: Path, monkeypatch, capfd) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()

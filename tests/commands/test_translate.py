@@ -94,6 +94,10 @@ def test_exact_search_is_no_worse_than_the_beam(
     assert (tmp_path / "a-tree.svg").stat().st_size > 0
 
 
+def test_a_model_must_be_named_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused(capsys, "name that of a model first", cli.run, "translate", ["Ein Hund läuft."])
+
+
 def test_no_sentence_is_refused(
     data: Path,
     checkpoint: Path,

@@ -133,6 +133,32 @@ def test_changes_can_be_refused(tmp_path, toy, finished):
     assert lines(run / "runs") == ["copy", "again"] and (run / "copy").read_text() == "old"
 
 
+@pytest.mark.parametrize("resumable", [True, False])
+def test_a_stage_that_failed_begins_anew_unless_it_has_a_checkpoint(tmp_path, resumable, capfd):
+    """A wrong flag or file must not block the folder once it has been mended."""
+    checkpoint, given, made = tmp_path / "last.pt", tmp_path / "given", tmp_path / "made"
+    given.write_text("wrong")
+
+    def train(script: str, **settings: object) -> None:
+        fields = {"changed": "refuse", "inputs": (given,), "outputs": (made,)}
+        command = sh(script, made)
+        engine.run(
+            plan(stage(tmp_path, command, settings=settings, resumes_from=checkpoint, **fields))
+        )
+
+    with pytest.raises(RecipeError, match="failed"):
+        train("echo half > $1; false", drpout=0.3)
+    given.write_text("right")
+    if resumable:
+        checkpoint.touch()
+        with pytest.raises(RecipeError, match="drpout: was 0.3"):
+            train("echo whole >> $1", dropout=0.3)
+    else:
+        train("echo whole >> $1", dropout=0.3)
+        assert lines(made) == ["whole"]
+        assert "drpout: was 0.3, now not set" in capfd.readouterr().err
+
+
 def test_a_limit_that_rises_prolongs_the_work(tmp_path, capfd):
     """A toy training that resumes by itself writes a line for each epoch."""
     log, limit = tmp_path / "epochs", "--max-epoch"

@@ -106,6 +106,12 @@ def test_a_language_that_is_not_there_is_no_tokenised_one(tmp_path: Path) -> Non
         own_data(files(tmp_path, "train.ja", "test.ja"), "ja", "en", ["jp"])
 
 
+def test_an_ending_of_two_parts_is_refused(tmp_path: Path) -> None:
+    files(tmp_path, "train.tok.de", "train.tok.en", "test.tok.de", "test.tok.en")
+    with pytest.raises(RecipeError, match="'tok.de'.* train.de"):
+        own_data(tmp_path, "tok.de", "tok.en")
+
+
 @pytest.mark.parametrize("language", ["ja", "zh_CN", "th"])
 def test_text_without_spaces_must_be_split_into_words(language: str, tmp_path: Path) -> None:
     files(
