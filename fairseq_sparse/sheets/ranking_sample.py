@@ -30,6 +30,11 @@ def read_ranking(path: Path) -> list[dict[str, str]]:
     for number, cells in enumerate(lines, start=2):
         if len(cells) != len(header):
             raise SheetError(f"{path}, line {number}: {len(cells)} cells, not {len(header)}")
+        rate = cells[header.index("null_rate")]
+        try:
+            float(rate)
+        except ValueError as error:
+            raise SheetError(f"{path}, line {number}: null_rate is {rate!r}") from error
     return [dict(zip(header, cells, strict=True)) for cells in lines]
 
 

@@ -176,6 +176,8 @@ def values_of(summary: Summary, columns: Sequence[str]) -> dict[str, Any]:
         if rate := COLUMNS[name].rate:
             places = summary.get("attention", {})
             values[name] = {place: part.get(rate) for place, part in places.items()} or None
+    if "variant" in columns:
+        values["variant"] = cell(summary, "variant")
     return values
 
 

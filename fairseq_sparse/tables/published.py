@@ -102,6 +102,10 @@ def find_figure(
         and (figure.dataset, figure.quantity) == (dataset, quantity)
         and identity(model) in figure.models
     ]
+    if not found and model.get("output_algorithm") == "sort" and quantity.metric != "hours":
+        # An exact model is the same, however its thresholds are found.
+        model = {**model, "output_algorithm": ""}
+        return find_figure(recipe, dataset, model, quantity, statistics)
     for statistic in statistics:
         for figure in found:
             if figure.statistic == statistic:

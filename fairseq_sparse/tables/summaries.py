@@ -338,7 +338,10 @@ def read_alignment(run: Path) -> Summary:
     if not path.is_file():
         return {}
     with _naming(path):
-        (folder,) = read_json(path)["folders"]
+        folders = read_json(path)["folders"]
+        if len(folders) != 1:
+            raise ValueError(f"{path} has {len(folders)} folders of alignments: make it of one")
+        (folder,) = folders
         # Links made elsewhere may be of one kind only.
         kinds = [folder[kind] for kind in ALIGNMENT_KINDS if kind in folder]
         rates = [layer["average"] for kind in kinds for layer in kind["layers"]]
@@ -355,7 +358,10 @@ def read_validation_set(run: Path) -> Summary:
     path = run / "search-valid.jsonl"
     if not path.is_file():
         return {}
-    lines = [json.loads(line) for line in read_text(path).splitlines()]
+    try:
+        lines = [json.loads(line) for line in read_text(path).splitlines()]
+    except json.JSONDecodeError as error:
+        raise AnalysisError(f"{path} is cut off or damaged: run the stage analyze again") from error
     if not lines:
         raise AnalysisError(f"{path} is empty: run the stage analyze again")
     with _naming(path):

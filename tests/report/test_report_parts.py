@@ -306,6 +306,17 @@ def test_an_ensemble_is_no_single_model() -> None:
     assert find_figure(*arguments, ["deviation"]) is None
 
 
+def test_a_score_is_of_the_model_however_its_thresholds_are_found() -> None:
+    arguments = ("speeding_up_entmax", "wmt14_en_de")
+    for output in ("sparsemax", "entmax15"):
+        model = {"output": output}
+        sorting = {**model, "output_algorithm": "sort"}
+        score = find_figure(*arguments, model, Quantity("bleu", "test"))
+        assert score is not None
+        assert find_figure(*arguments, sorting, Quantity("bleu", "test")) == score
+        assert find_figure(*arguments, model, Quantity("hours", "test")) is None
+
+
 def test_a_speed_of_batches_does_not_stand_beside_one_of_single_sentences() -> None:
     ours = quantity_of({}, "sentences_per_second")
     arguments = ("rela", "wmt14_en_de_32k", {"attention": "rela_g"})

@@ -130,6 +130,7 @@ def test_what_is_no_ranking_is_refused(ranking: Path) -> None:
     ranking.write_text("one\ttwo\n", encoding="utf-8")
     with pytest.raises(SheetError, match="analyze nulls"):
         read_ranking(ranking)
-    ranking.write_text("sentence\tnull_rate\tsource\ttarget\n1\t2\n", encoding="utf-8")
-    with pytest.raises(SheetError, match="line 2"):
-        read_ranking(ranking)
+    for line in ("1\t2", "1\tx\ta\tb"):
+        ranking.write_text(f"sentence\tnull_rate\tsource\ttarget\n{line}\n", encoding="utf-8")
+        with pytest.raises(SheetError, match="line 2"):
+            read_ranking(ranking)

@@ -23,6 +23,7 @@ from fairseq_sparse.recipes.resolve import resolve
 from fairseq_sparse.tables.columns import conditions
 from fairseq_sparse.tables.summaries import (
     missing_parts,
+    read_alignment,
     read_generation,
     read_run,
     read_score,
@@ -432,3 +433,22 @@ def test_shares_of_what_the_search_proved_are_of_all_sentences(tmp_path: Path) -
     expected = {"sentences": 5, "exact": 3 / 5, "optimal": 3 / 5, "single": 1 / 5}
     found = {"loss": 2.5, "attention": {"cross": {"null": 0.5}}, "search": expected}
     assert read_validation_set(tmp_path) == {"valid": found}
+    (tmp_path / "search-valid.jsonl").write_text(lines[0] + "\n" + lines[1][:9])
+    with pytest.raises(AnalysisError, match="search-valid.jsonl is cut off"):
+        read_validation_set(tmp_path)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_alignments_of_one_model_are_needed(tmp_path: Path, count: int) -> None:
+    (tmp_path / "alignment.json").write_text(json.dumps({"folders": [{}] * count}))
+    with pytest.raises(ValueError, match=f"alignment.json has {count} folders"):
+        read_alignment(tmp_path)
+
+
+def test_a_variant_has_the_same_name_in_json(tmp_path: Path, capsys) -> None:
+    summary = {"run": "a", "variant": "entmax", "variant_name": "entmax: output 1.2"}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    arguments = [str(tmp_path), "--columns", "variant", "--format", "json"]
+    assert cli.run("table results", arguments) == 0
+    (numbers,) = json.loads(capsys.readouterr().out)["runs"]
+    assert numbers["variant"] == "entmax: output 1.2"
