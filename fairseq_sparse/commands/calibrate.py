@@ -52,7 +52,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     add(
         "--coverage",
-        type=share,
+        type=inner_share,
         nargs="+",
         default=[0.95, 0.98, 0.99],
         metavar="C",
@@ -69,8 +69,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def share(text: str) -> float:
-    """Parse a number between 0 and 1, for argparse."""
+def inner_share(text: str) -> float:
+    """Parse a number between 0 and 1, neither of which it may be, for argparse."""
     value = float(text)
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"{text} must lie between 0 and 1")

@@ -23,6 +23,7 @@ from fairseq_sparse.commands.common import (
     positive,
 )
 from fairseq_sparse.commands.ensemble import add_run_options, read_recipes
+from fairseq_sparse.commands.mbr import UTILITIES
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.files import read_json
 from fairseq_sparse.recipes import engine, stages
@@ -46,7 +47,7 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     add = parser.add_argument
     add_output_folder(parser)
     add("--samples", type=positive, default=32, metavar="N", help="per sentence (default: 32)")
-    add("--utility", choices=("chrf", "bleu"), default="chrf", help="(default: %(default)s)")
+    add("--utility", choices=UTILITIES, default="chrf", help="(default: %(default)s)")
     add("--seed", type=not_negative, default=1, metavar="N", help="of the samples (default: 1)")
     return parser.parse_args(arguments)
 

@@ -167,7 +167,7 @@ def draw_alphas(rows: Sequence[Row]) -> Figure:
     Raises:
         AnalysisError: there is no panel, or the runs have no score.
     """
-    label, path = _VALIDATION[score_of(rows)[1]]
+    label, path = _VALIDATION[score_of(rows).path]
     panels = {}
     for varied, held in ((1, 0), (0, 1)):
         found = {row.alphas[varied]: row for row in rows if row.alphas[held] == HELD}
