@@ -171,8 +171,8 @@ def add_scoring(parser: argparse.ArgumentParser, required: bool = True) -> None:
     add("--metrics", nargs="+", action=_Once, choices=METRICS, default=["bleu", "chrf"], help=text)
     text = f"sacreBLEU's tokenizer for BLEU (default: {TOKENIZE}; none: the text is tokenised)"
     add("--tokenize", default=TOKENIZE, metavar="NAME", help=text)
-    text = "number of draws of the paired bootstrap (default: 1000)"
-    add("--resamples", type=positive, default=1000, metavar="N", help=text)
+    text = "number of random exchanges in the paired test (default: 10000)"
+    add("--trials", type=positive, default=10_000, metavar="N", help=text)
 
 
 def add_by_frequency(parser: argparse.ArgumentParser, what: str = "the F1 of words") -> None:

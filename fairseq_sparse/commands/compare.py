@@ -2,8 +2,8 @@
 
 A SYSTEM is the output of fairseq-generate, a file with one translation per line, or the folder of a
 recipe's run, whose hyp.detok.txt is read; NAME= before it gives it a name. Each system is scored
-with sacreBLEU and tested against the first one by sacreBLEU's paired bootstrap: a small p means
-that the difference is more than chance, in either direction.
+with sacreBLEU and tested against the first one by its approximate randomisation: a small p means
+that the difference, in either direction, is more than chance.
 
 With --sentences, sentences that one of two systems translates better are shown side by side (SUE,
 Table 7). They come in two lists: those for which the second system is better by sacreBLEU's chrF,
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
     for path, system in zip(paths.values(), texts, strict=True):
         check_subwords(path, system, references[0])
     metrics = [scores.make_metric(name, options.tokenize) for name in options.metrics]
-    found = scores.score_systems(texts, references, metrics, options.resamples)
+    found = scores.score_systems(texts, references, metrics, options.trials)
     result: dict[str, Any] = scores.as_json(names, found)
     tables, notes = [scores.score_table(names, found)], [scores.signatures(found)]
     if options.by_frequency:

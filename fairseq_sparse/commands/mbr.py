@@ -7,7 +7,8 @@ sacreBLEU's sentence-level score. This is minimum Bayes risk decoding. The chose
 written one per line, in the order of the test set.
 
 With --reference, the result is scored. With --baseline, the translations of another system (in any
-of the forms that "fairseq-sparse score" reads), both are compared by sacreBLEU's paired bootstrap.
+of the forms that "fairseq-sparse score" reads), both are compared by sacreBLEU's approximate
+randomisation.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def run(options: argparse.Namespace) -> None:
     header = ["sentences", "samples", "different", f"expected {options.utility}"]
     tables, notes = [(header, [counts])], []
     if references:
-        found = scores.score_systems(list(systems.values()), references, metrics, options.resamples)
+        found = scores.score_systems(list(systems.values()), references, metrics, options.trials)
         result |= scores.as_json(list(systems), found)
         tables.append(scores.score_table(list(systems), found))
         notes.append(scores.signatures(found))

@@ -2,7 +2,7 @@
 
 Writes the table as .md, .tex and .json, and the pictures. The paper's figures stand beside ours
 where data set, split and metric are the same; notes below the table say where they differ. BLEU
-comes with sacreBLEU's paired bootstrap against the first row, corrected for the number of tests.
+comes with sacreBLEU's paired test against the first row, corrected for the number of tests.
 
 All rows of a seed come before the next seed, so that a stopped grid still gives a table. When the
 same command is started again, finished runs are skipped and interrupted ones resume; failed runs

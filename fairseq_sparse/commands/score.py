@@ -6,8 +6,8 @@ detokenised lines `D-ID` are read (so generate with `--post-process subword_nmt 
 and put back in the order of the test set. If the reference is already tokenised, generate with
 `--tokenizer space`, and score with `--tokenize none`.
 
-With --baseline, p is that of sacreBLEU's paired bootstrap: a small p means that the difference from
-the baseline is more than chance, in either direction.
+With --baseline, p is that of sacreBLEU's approximate randomisation: a small p means that the
+difference from the baseline, in either direction, is more than chance.
 
 With --tokenized-reference, the tokens of the hypotheses (lines `H-ID`, without the marks of BPE)
 are also scored against that reference, as multi-bleu.perl does: without smoothing, cased and in
@@ -69,7 +69,7 @@ def score(
     metrics: Sequence[str] = ("bleu", "chrf"),
     tokenize: str = TOKENIZE,
     baseline: Sequence[str] | None = None,
-    resamples: int = 1000,
+    trials: int = 10_000,
 ) -> dict[str, Any]:
     """Compute corpus scores with sacreBLEU's defaults, as a dictionary for JSON.
 
@@ -79,13 +79,13 @@ def score(
         metrics: ``bleu``, ``chrf`` or ``ter``.
         tokenize: BLEU's tokenizer.
         baseline: the translations of another system.
-        resamples: number of draws of the paired bootstrap.
+        trials: number of random exchanges in the paired test.
     """
     from fairseq_sparse.measure.text.scores import make_metric, score_systems
 
     systems = [hypotheses] if baseline is None else [baseline, hypotheses]
     made = [make_metric(name, tokenize) for name in metrics]
-    found = dict(zip(metrics, score_systems(systems, references, made, resamples), strict=True))
+    found = dict(zip(metrics, score_systems(systems, references, made, trials), strict=True))
     result: dict[str, Any] = {}
     for name, each in found.items():
         result[name] = each.scores[-1]
@@ -172,7 +172,7 @@ def run(options: argparse.Namespace) -> None:
     baseline = options.baseline and read(options.baseline)
     if baseline:
         fairseq_output.check_subwords(options.baseline, baseline, references[0])
-    how = (options.metrics, options.tokenize, baseline, options.resamples)
+    how = (options.metrics, options.tokenize, baseline, options.trials)
     result = score(hypotheses, references, *how)
     if options.tokenized_reference:
         if given.is_dir():

@@ -30,15 +30,15 @@ from fairseq_sparse.tables.rows import Row, as_json, compare_with_baseline
 if TYPE_CHECKING:
     from fairseq_sparse.recipes.tables import Table
 
-# Draws of the paired bootstrap.
-SAMPLES = 1000
+# Trials of the paired test.
+TRIALS = 10_000
 
 
 def make(
     table: Table,
     datasets: dict[str, list[Row]],
     references: dict[str, Sequence[Path]],
-    samples: int = SAMPLES,
+    trials: int = TRIALS,
 ) -> tuple[Page, list[str]]:
     """Make a table, with the paper's figures that are not beside ours below it.
 
@@ -58,7 +58,7 @@ def make(
     content: dict[str, Any] = {}
     messages = []
     for dataset, rows in datasets.items():
-        signature, missing = compare_with_baseline(rows, references[dataset], samples)
+        signature, missing = compare_with_baseline(rows, references[dataset], trials)
         messages += [f"{dataset}: {message}" for message in missing]
         header, cells = dataset_table(table, dataset, rows)
         lines = [*notes(table, dataset, rows, signature), *missing]
@@ -236,8 +236,8 @@ def notes(table: Table, dataset: str, rows: Sequence[Row], signature: Optional[s
         tests = sum(len(row.p) for row in rows)
         corrected = f", by Holm's method for {tests} tests" if tests > 1 else ""
         lines.append(
-            f"p: sacreBLEU's paired bootstrap against {rows[0].title} with the same seed, one "
-            f"value per seed ({signature}){corrected}"
+            f"p: sacreBLEU's approximate randomisation against {rows[0].title} with the same seed, "
+            f"one value per seed ({signature}){corrected}"
         )
     if {"sparsity", "null"} & set(table.columns):
         lines.append("attention: encoder / decoder / cross-attention")

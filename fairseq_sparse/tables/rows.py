@@ -166,7 +166,7 @@ def read_row(recipes: Sequence[Recipe], ensemble: Optional[Path] = None) -> Row:
 
 
 def compare_with_baseline(
-    rows: Sequence[Row], references: Sequence[Path], samples: int
+    rows: Sequence[Row], references: Sequence[Path], trials: int
 ) -> tuple[Optional[str], list[str]]:
     """Compute p-values against the first row, seed by seed, and store them in the rows.
 
@@ -179,7 +179,7 @@ def compare_with_baseline(
         sacreBLEU's signature of the test, or None if no test was run; and messages about the seeds
         without a test.
     """
-    from fairseq_sparse.measure.text.paired_bootstrap import paired_bootstrap
+    from fairseq_sparse.measure.text.paired_test import paired_test
 
     signature, missing = None, []
     for seed in rows[0].runs:
@@ -188,7 +188,7 @@ def compare_with_baseline(
             continue
         try:
             folders = [row.runs[seed] for row in scored]
-            found, signature = paired_bootstrap(folders, references, samples)
+            found, signature = paired_test(folders, references, trials)
         except (AnalysisError, OSError) as error:
             missing.append(f"no paired test of seed {seed}: {error}")
             continue

@@ -30,7 +30,7 @@ def files(tmp_path: Path) -> dict[str, str]:
 
 def test_all_systems_are_scored_and_tested_against_the_first(files, tmp_path, capsys) -> None:
     systems = [f"a={files['one']}", f"b={files['two']}", files["three"]]
-    how = ["--reference", files["ref"], "--metrics", "ter", "--resamples", "40"]
+    how = ["--reference", files["ref"], "--metrics", "ter", "--trials", "40"]
     assert (
         cli.run("compare", [*systems, *how, "--by-frequency", files["ref"], "--format", "json"])
         == 0
@@ -54,7 +54,7 @@ def test_all_systems_are_scored_and_tested_against_the_first(files, tmp_path, ca
 
 def test_sentences_come_in_two_lists(files, tmp_path, capsys) -> None:
     command = [f"a={files['one']}", f"b={files['two']}", "--reference", files["ref"]]
-    command += ["--sentences", "1", "--json", str(tmp_path / "x.json"), "--resamples", "9"]
+    command += ["--sentences", "1", "--json", str(tmp_path / "x.json"), "--trials", "9"]
     for source in ([], ["--source", files["src"]]):
         assert cli.run("compare", [*command, *source]) == 0
         printed = capsys.readouterr().out

@@ -90,7 +90,7 @@ def test_the_result_is_scored_and_compared_as_sacrebleu_does(samples, tmp_path, 
     assert written["scores"] == {"mbr": pytest.approx(expected)} and not written["p"]
     assert f"| {expected['BLEU']:.2f} |" in capsys.readouterr().out
 
-    arguments += ["--baseline", str(tmp_path / "base"), "--resamples", "50"]
+    arguments += ["--baseline", str(tmp_path / "base"), "--trials", "50"]
     assert cli.run("mbr", arguments) == 0
     written = json.loads((tmp_path / "json").read_text())
     metrics = [CHRF(), BLEU(force=True)]
@@ -100,7 +100,7 @@ def test_the_result_is_scored_and_compared_as_sacrebleu_does(samples, tmp_path, 
     assert written["scores"]["mbr"] == pytest.approx(expected)
     assert written["p"] == {"mbr": {each.metric: each.p[0] for each in found}}
     assert written["signatures"] == {each.metric: each.signature for each in found}
-    assert "bs:50" in written["signatures"]["BLEU"]
+    assert "ar:50" in written["signatures"]["BLEU"]
 
 
 @pytest.mark.parametrize(

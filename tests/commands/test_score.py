@@ -128,7 +128,7 @@ def test_the_translations_of_a_baseline_are_not_overwritten(tmp_path: Path, caps
 
 
 def test_the_difference_from_a_baseline_is_tested(texts, capfd) -> None:
-    baseline = ["--baseline", texts["other"], "--resamples", "50"]
+    baseline = ["--baseline", texts["other"], "--trials", "50"]
     found = printed(capfd, texts["generated"], "--reference", texts["ref"], *baseline)
     alone = printed(capfd, texts["other"], "--reference", texts["ref"])
     names = ("bleu", "chrf")
@@ -137,7 +137,7 @@ def test_the_difference_from_a_baseline_is_tested(texts, capfd) -> None:
     metrics = [BLEU(), CHRF()]
     tests = score_systems([others, HYPOTHESES], [REFERENCES], metrics, 50)
     assert found["p"] == dict(zip(names, (test.p[0] for test in tests), strict=True))
-    assert "bs:50" in found["signature"]
+    assert "ar:50" in found["signature"]
 
 
 def test_f1_by_training_frequency(texts, tmp_path, capfd) -> None:

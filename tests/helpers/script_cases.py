@@ -155,7 +155,7 @@ SCRIPTS = {
     "compare": Script(
         "compare",
         "one={}/one.txt two={}/two.txt --source {}/source.txt --reference {}/reference.txt "
-        "--sentences 3 --resamples 5 --json {}/out/a.json",
+        "--sentences 3 --trials 5 --json {}/out/a.json",
         sentences,
         texts=("source.txt", "reference.txt", "one.txt", "two.txt"),
         counted=("source.txt", "reference.txt", "one.txt", "two.txt"),

@@ -74,7 +74,7 @@ def recipes(tmp_path: Path) -> list[list[Recipe]]:
 
 
 def make(
-    rows: list[list[Recipe]], columns: str, samples: int = 1000, **fields: object
+    rows: list[list[Recipe]], columns: str, trials: int = 1000, **fields: object
 ) -> tuple[dict, str, str]:
     """Make the table of rows of any data sets; return its JSON, Markdown and LaTeX."""
     title = {"paper": "rela", "name": "1", "title": "Table_1", **fields}
@@ -86,7 +86,7 @@ def make(
     folder = rows[0][0].run_dir.parents[1]
     references = dict.fromkeys(datasets, [folder / "reference"])
     stem = folder / "out" / "table"
-    page, messages = paper_tables.make(table, datasets, references, samples)
+    page, messages = paper_tables.make(table, datasets, references, trials)
     page.write(stem)
     messages += paper_tables.draw_all(table, datasets, stem)
     markdown = page.text()
@@ -158,9 +158,9 @@ def test_p_stands_beside_bleu_seed_by_seed(recipes: list[list[Recipe]]) -> None:
         score = metric.corpus_score(lines, [REFERENCES]).score
         bleu = {"bleu": score, "signature": str(metric.get_signature())}
         (path.parent / "bleu.json").write_text(json.dumps(bleu))
-    content, markdown, _ = make(recipes, "bleu", samples=50)
+    content, markdown, _ = make(recipes, "bleu", trials=50)
     rows = rows_of(content, RO_EN)
-    assert rows["softmax"]["p"] == "-" and "bs:50" in markdown
+    assert rows["softmax"]["p"] == "-" and "ar:50" in markdown
     found = [row["seeds"] for row in content["datasets"][RO_EN]["rows"]]
     assert rows[RELA_G]["p"] == " / ".join(f"{found[1][str(seed)]['p_holm']:.3f}" for seed in SEEDS)
     assert rows[RELA_I]["p"] == f"{found[2]['1']['p_holm']:.3f} / - / -"
@@ -170,7 +170,7 @@ def test_p_stands_beside_bleu_seed_by_seed(recipes: list[list[Recipe]]) -> None:
     )
     assert found[0]["1"]["p"] is None and "Holm's method for 4 tests" in markdown
     assert "p: sacreBLEU" in markdown
-    assert "p: sacreBLEU" not in make(recipes, "nonzeros", samples=50)[1]
+    assert "p: sacreBLEU" not in make(recipes, "nonzeros", trials=50)[1]
 
 
 def test_several_data_sets_have_an_overview_and_the_paper_its_own(

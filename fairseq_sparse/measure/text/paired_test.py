@@ -11,8 +11,8 @@ from fairseq_sparse.files import lines_of, read_json
 from fairseq_sparse.measure.text.scores import make_metric, score_systems
 
 
-def paired_bootstrap(
-    runs: Sequence[Path], references: Sequence[Path], samples: int
+def paired_test(
+    runs: Sequence[Path], references: Sequence[Path], trials: int
 ) -> tuple[list[float], str]:
     """Compare the first run's translations with those of each other run by :func:`score_systems`.
 
@@ -21,7 +21,7 @@ def paired_bootstrap(
             baseline.
         references: the text that they were scored with, one sentence per line; several files are
             several references.
-        samples: number of draws.
+        trials: number of random exchanges.
 
     Returns:
         The p-value of every run but the first, and sacreBLEU's signature of the test.
@@ -33,6 +33,9 @@ def paired_bootstrap(
         ValueError: bleu.json is damaged.
     """
     scores = [read_json(run / "bleu.json") for run in runs]
+    for run, score in zip(runs, scores, strict=True):
+        if not {"bleu", "signature"} <= score.keys():
+            raise AnalysisError(f"{run / 'bleu.json'} has no BLEU: run the stage generate again")
     tokens = {_tokens(score["signature"]) for score in scores}
     if len(tokens) > 1:
         raise AnalysisError(
@@ -46,7 +49,7 @@ def paired_bootstrap(
                 raise AnalysisError(
                     f"{run} has {len(translations)} translations, {path} {len(lines)} lines"
                 )
-    (found,) = score_systems(systems, texts, [make_metric("bleu", tokens.pop())], samples)
+    (found,) = score_systems(systems, texts, [make_metric("bleu", tokens.pop())], trials)
     for run, score, now in zip(runs, scores, found.scores, strict=True):
         if abs(now - score["bleu"]) > 1e-6:
             raise AnalysisError(
