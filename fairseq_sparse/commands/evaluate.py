@@ -108,7 +108,6 @@ def plan(options: argparse.Namespace, checkpoint: Path, folder: Path) -> Plan:
 
     name, outputs = f"evaluate-{subset}", (generated, validated)
     decode = Stage(name, folder, settings, inputs, outputs, decoding, before=before)
-    # Without outputs, so that they always run: they read what they have measured before.
     analyses = []
     attention: tuple[Argument, ...] = ("--subwords", post_process)
     if folder != checkpoint.parent:  # away from its measurements, a table reads this file
@@ -126,10 +125,15 @@ def run(options: argparse.Namespace) -> None:
     from fairseq_sparse.measure.run_folders import find_checkpoint
     from fairseq_sparse.recipes import engine
 
+    if options.reference and not options.reference.is_file():
+        raise AnalysisError(f"--reference {options.reference}: there is no such file")
     checkpoint = find_checkpoint(options.run)
     folder = results_folder(options.run, checkpoint)
     folder.mkdir(exist_ok=True)
-    engine.run(plan(options, checkpoint, folder.absolute()))
+    made = plan(options, checkpoint, folder.absolute())
+    # The analyses always run, and read what they have measured before unless it was deleted.
+    records.remove(records.path_of(made.stages[-1]))
+    engine.run(made)
     if options.subset == "test":
         # Beside a single checkpoint, the results would not count.
         table_results.run(table_results.parse_arguments([str(folder)]))

@@ -40,6 +40,11 @@ def test_all_is_measured_once(
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*.txt")}
     assert cli.run("evaluate", words) == 0
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*.txt")} == before
+    measured = run / "measurements-checkpoint_best" / "attention-test.json"
+    content = json.loads(measured.read_text())
+    measured.unlink()
+    assert cli.run("evaluate", words) == 0
+    assert json.loads(measured.read_text()) == content
 
 
 def test_a_single_checkpoint_has_its_results_in_a_folder_of_its_name(
@@ -139,3 +144,5 @@ def test_data_without_dictionaries_are_refused(
         (tmp_path / name).touch()
     assert evaluate.find_languages(tmp_path, "test") == ("de", "en")
     assert_refused(capsys, "dict.", cli.run, "evaluate", [str(tmp_path), str(tmp_path)])
+    words = [str(tmp_path), str(tmp_path), "--reference", str(tmp_path / "nope")]
+    assert_refused(capsys, "--reference", cli.run, "evaluate", words)
