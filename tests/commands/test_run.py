@@ -211,6 +211,14 @@ def test_several_seeds_are_several_runs(
     assert all((folder / "train.json").is_file() for folder in folders)
 
 
+def test_a_script_of_several_models_prepares_their_data_once(capsys) -> None:
+    for variants in (["softmax"], ["softmax", "entmax15"]):
+        assert cli.run("run", ["quickstart", *variants, "--cpu", "--print"]) == 0
+        script = capsys.readouterr().out
+        assert script.count("fairseq-preprocess") == 1
+        assert script.count("fairseq-train") == len(variants)
+
+
 def test_finetuning_begins_with_a_trained_model(
     finished: Path, raw: Path, tmp_path: Path, capfd
 ) -> None:
