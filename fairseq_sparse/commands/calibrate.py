@@ -27,6 +27,7 @@ from fairseq_sparse.commands.common import (
     check_outputs,
     command_parser,
     print_tables,
+    share,
     with_progress,
 )
 from fairseq_sparse.commands.models import (
@@ -52,7 +53,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     add(
         "--coverage",
-        type=inner_share,
+        type=open_share,
         nargs="+",
         default=[0.95, 0.98, 0.99],
         metavar="C",
@@ -69,12 +70,15 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def inner_share(text: str) -> float:
-    """Parse a number between 0 and 1, neither of which it may be, for argparse."""
-    value = float(text)
-    if not 0 < value < 1:
+def open_share(text: str) -> float:
+    """Parse a number above 0 and below 1, for argparse."""
+    value = share(text)
+    if value in (0, 1):
         raise argparse.ArgumentTypeError(f"{text} must lie between 0 and 1")
     return value
+
+
+open_share.__name__ = "number"
 
 
 def run(options: argparse.Namespace) -> None:

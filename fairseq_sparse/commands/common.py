@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_sparse.errors import AnalysisError, CheckpointError, RecipeError, in_words
+from fairseq_sparse.measure.text import TRIALS
 
 FORMATS = ("md", "tsv", "latex", "json")
 # The endings of the pictures that can be drawn.
@@ -171,8 +172,8 @@ def add_scoring(parser: argparse.ArgumentParser, required: bool = True) -> None:
     add("--metrics", nargs="+", action=_Once, choices=METRICS, default=["bleu", "chrf"], help=text)
     text = f"sacreBLEU's tokenizer for BLEU (default: {TOKENIZE}; none: the text is tokenised)"
     add("--tokenize", default=TOKENIZE, metavar="NAME", help=text)
-    text = "number of random exchanges in the paired test (default: 10000)"
-    add("--trials", type=positive, default=10_000, metavar="N", help=text)
+    text = f"number of random exchanges in the paired test (default: {TRIALS})"
+    add("--trials", type=positive, default=TRIALS, metavar="N", help=text)
 
 
 def add_by_frequency(parser: argparse.ArgumentParser, what: str = "the F1 of words") -> None:

@@ -313,7 +313,7 @@ def run(options: argparse.Namespace) -> None:
     # An outer launcher may have set them; fairseq would use them in every stage.
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         os.environ.pop(name, None)
-    recipes, jobs, prepared = recipes_of(options), [], set()
+    recipes, jobs = recipes_of(options), []
     at_once = options.jobs if len(recipes) > 1 else 1
     for recipe in recipes:
         workers = devices_of(recipe, options, at_once)
@@ -322,9 +322,8 @@ def run(options: argparse.Namespace) -> None:
         made = plan(recipe, launch)
         names = wanted_stages(options, made)
         if options.print:
-            if recipe.data_dir in prepared:  # a second time would delete what the first model needs
+            if recipe is not recipes[0]:  # all share the data, which are prepared once
                 names = [name for name in names if name != STAGES[0]]
-            prepared.add(recipe.data_dir)
             origin = f"fairseq-sparse run {shlex.join(options.given)}"
             print(as_script(made, names, origin) if names else "", end="")
         elif options.dry_run:

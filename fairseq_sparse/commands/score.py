@@ -36,6 +36,7 @@ from fairseq_sparse.commands.common import (
     output_file,
 )
 from fairseq_sparse.files import lines_of, write_json, write_text
+from fairseq_sparse.measure.text import TRIALS
 
 # The output of fairseq-generate in the folder of a recipe's run.
 GENERATED = "generate-test.txt"
@@ -69,7 +70,7 @@ def score(
     metrics: Sequence[str] = ("bleu", "chrf"),
     tokenize: str = TOKENIZE,
     baseline: Sequence[str] | None = None,
-    trials: int = 10_000,
+    trials: int = TRIALS,
 ) -> dict[str, Any]:
     """Compute corpus scores with sacreBLEU's defaults, as a dictionary for JSON.
 

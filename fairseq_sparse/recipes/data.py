@@ -50,7 +50,10 @@ def own_data(
     for language in languages:
         if "." in language:
             ending = language.rpartition(".")[2]
-            raise RecipeError(f"language {language!r}: rename its files, such as train.{ending}")
+            raise RecipeError(
+                f"language {language!r} must not have a dot: rename its files to train.{ending}, "
+                f"test.{ending}"
+            )
         if re.split("[-_]", language)[0] in _UNSPACED and language not in tokenized:
             raise RecipeError(
                 f"{language} is written without spaces between words: split its text into words, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,15 +43,14 @@ def _check_dictionaries(recipe: Recipe, model: Path) -> None:
 
     fairseq compares their sizes only, so that each embedding could become that of another token.
     """
-    for folder in model.parents[:2]:
-        trained_on = Run("", model, folder).trained_on
-        for path in recipe.binary.glob("dict.*.txt"):
-            digest = sha256_of(path)
-            if trained_on.get(path.name, digest) != digest:
-                raise RecipeError(
-                    f"{model} was trained with another {path.name} than that of {recipe.binary}: "
-                    "prepare the new text with its BPE and dictionaries, or train from scratch"
-                )
+    # The model lies in the folder of its run, or in the folder of checkpoints there.
+    trained_on = ChainMap(*(Run("", model, folder).trained_on for folder in model.parents[:2]))
+    for path in recipe.binary.glob("dict.*.txt"):
+        if path.name in trained_on and trained_on[path.name] != sha256_of(path):
+            raise RecipeError(
+                f"{model} was trained with another {path.name} than that of {recipe.binary}: "
+                "prepare the new text with its BPE and dictionaries, or train from scratch"
+            )
 
 
 def begin(recipe: Recipe, *stale: Path) -> Callable[[], None]:

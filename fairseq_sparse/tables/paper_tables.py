@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.measure.text import TRIALS
 from fairseq_sparse.tables.columns import (
     COLUMNS,
     SPEEDS,
@@ -29,9 +30,6 @@ from fairseq_sparse.tables.rows import Row, as_json, compare_with_baseline
 
 if TYPE_CHECKING:
     from fairseq_sparse.recipes.tables import Table
-
-# Trials of the paired test.
-TRIALS = 10_000
 
 
 def make(

@@ -95,17 +95,16 @@ def find_figure(
         quantity: metric, split and languages, all of which must be the paper's; None: no figure.
         statistics: acceptable statistics, in order of preference.
     """
+    models = {identity(model)}
+    if quantity and quantity.metric != "hours" and model.get("output_algorithm") == "sort":
+        models.add(identity({**model, "output_algorithm": ""}))  # the same but for the time
     found = [
         figure
         for figure in published_figures()
         if recipe in (None, figure.recipe)
         and (figure.dataset, figure.quantity) == (dataset, quantity)
-        and identity(model) in figure.models
+        and models & figure.models
     ]
-    if not found and model.get("output_algorithm") == "sort" and quantity.metric != "hours":
-        # An exact model is the same, however its thresholds are found.
-        model = {**model, "output_algorithm": ""}
-        return find_figure(recipe, dataset, model, quantity, statistics)
     for statistic in statistics:
         for figure in found:
             if figure.statistic == statistic:

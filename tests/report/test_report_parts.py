@@ -315,6 +315,7 @@ def test_a_score_is_of_the_model_however_its_thresholds_are_found() -> None:
         assert score is not None
         assert find_figure(*arguments, sorting, Quantity("bleu", "test")) == score
         assert find_figure(*arguments, model, Quantity("hours", "test")) is None
+        assert find_figure(*arguments, sorting, None) is None
 
 
 def test_a_speed_of_batches_does_not_stand_beside_one_of_single_sentences() -> None:

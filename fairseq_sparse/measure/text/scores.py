@@ -11,6 +11,7 @@ from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
 
 from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.measure.text import TRIALS
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def score_systems(
     systems: Sequence[Sequence[str]],
     references: Sequence[Sequence[str]],
     metrics: Sequence[Metric],
-    trials: int = 10_000,
+    trials: int = TRIALS,
 ) -> list[Scores]:
     """Score systems by each metric, and test each of them against the first.
 
