@@ -8,7 +8,7 @@ import torch
 
 import toy
 from commands import generate, hypotheses, logged, output_flags, train
-from fairseq_sparse.checkpoints.loading import load_checkpoint
+from fairseq_sparse.checkpoints.loading import load_checkpoint, settings_of
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 from fork_python import PYTHON
 
@@ -147,17 +147,23 @@ def test_validate_and_interactive(data, runs):
 @pytest.mark.slow_except("entmax15")
 @pytest.mark.parametrize("transform", ["entmax15", "alpha_relu"])
 def test_checkpoints_are_selected_by_bleu(transform, data, tmp_path):
+    report = tmp_path / "report.jsonl"
     output = train(
         data,
         tmp_path,
         *output_flags(transform),
         *("--max-epoch", "1", "--eval-bleu", "--eval-bleu-args", '{"beam": 2}'),
         *("--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric"),
+        *("--search-report", report),
     ).stdout
     (record,) = logged(output, "valid")
     assert float(record["valid_bleu"]) >= 0 and "valid_incomplete" in record
-    best = load_checkpoint(tmp_path / "checkpoint_best.pt")["extra_state"]["best"]
+    checkpoint = load_checkpoint(tmp_path / "checkpoint_best.pt")
+    best = checkpoint["extra_state"]["best"]
     assert best == pytest.approx(float(record["valid_bleu"]), abs=0.01)
+    # The report is the training's alone: a later validation would overwrite it.
+    assert len(report.read_text().splitlines()) > 0
+    assert settings_of(checkpoint, "task")["search_report"] is None
 
 
 def test_resuming_keeps_tau(data, tmp_path):

@@ -13,6 +13,7 @@ from fairseq.logging.meters import AverageMeter
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import EVAL_BLEU_ORDER, TranslationConfig, TranslationTask
 
+from fairseq_sparse.checkpoints.compatibility import run_settings
 from fairseq_sparse.generation.exact_search import ExactSequenceGenerator
 from fairseq_sparse.generation.sparse_sequence_generator import SparseSequenceGenerator
 from fairseq_sparse.tasks.sparse_decoding import SparseDecodingConfig, SparseDecodingMixin
@@ -39,20 +40,46 @@ class TranslationSparseTask(SparseDecodingMixin, SparseTrainingMixin, Translatio
         """Same as in fairseq, with the checks of :class:`SparseTrainingMixin`.
 
         Raises:
-            ValueError: BLEU is to choose the best checkpoint, but is not computed; or several
-                workers would write one search report.
+            ValueError: BLEU is to choose the best checkpoint, but is not computed; or the search
+                report of validation would not be that of one data set.
         """
+        if self.cfg.eval_bleu and not from_checkpoint:
+            self._check_report(run_settings(cfg, "dataset"))
         model = super().build_model(cfg, from_checkpoint)
         metric = self.checkpoint_settings.best_checkpoint_metric
         if metric == "bleu" and not self.cfg.eval_bleu:
             raise ValueError("--best-checkpoint-metric bleu: give --eval-bleu as well")
+        return model
+
+    def build_criterion(self, cfg, *args, **kwargs):
+        """Same as in fairseq. The run's checkpoints will not name its search report: whoever loads
+        one, to validate or to translate, would overwrite it."""
+        criterion = super().build_criterion(cfg, *args, **kwargs)
+        run_settings(cfg, "task").search_report = None
+        return criterion
+
+    def _check_report(self, dataset) -> None:
+        """Refuse a search report of validation in which the number of a sentence says too little.
+
+        Raises:
+            ValueError: naming the flag and the remedy.
+        """
+        if "search_report" in json.loads(self.cfg.eval_bleu_args):
+            raise ValueError("--eval-bleu-args: give search_report as the flag --search-report")
+        if not self.cfg.search_report:
+            return
         workers = distributed_utils.get_global_world_size()
-        if self.cfg.eval_bleu and self.cfg.search_report and workers > 1:
+        if workers > 1:
             raise ValueError(
                 f"--search-report: each of the {workers} workers would overwrite it; leave it out, "
                 "and write it with fairseq-generate"
             )
-        return model
+        subsets = getattr(dataset, "valid_subset", "valid")
+        if "," in subsets:
+            raise ValueError(
+                f"--search-report: the sentences of --valid-subset {subsets} would have the same "
+                "numbers; leave it out, and write one for each with fairseq-generate"
+            )
 
     def begin_valid_epoch(self, epoch, model) -> None:
         """Let a search report have the translations of the last validation alone."""

@@ -10,6 +10,7 @@ from fairseq.logging import metrics
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from fairseq.tasks import TASK_REGISTRY, FairseqTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from omegaconf import OmegaConf
 
 import toy
 from automata import EOS, FIRST_WORD, Table, TableModel, dense_table, make_dictionary
@@ -229,6 +230,28 @@ def test_several_workers_would_overwrite_one_report(monkeypatch, tmp_path):
     make_task(search_report=path).build_model(settings)
     with pytest.raises(ValueError, match="--search-report: each of the 2 workers"):
         make_task(search_report=path, eval_bleu=True).build_model(settings)
+
+
+@pytest.mark.parametrize(
+    ("more", "subsets", "refusal"),
+    [
+        ("", "valid,test", "--search-report: .*--valid-subset valid,test"),
+        (', "search_report": "other"', "valid", "--eval-bleu-args"),
+    ],
+)
+def test_a_report_of_validation_is_that_of_one_data_set(
+    monkeypatch, tmp_path, more, subsets, refusal
+):
+    """The lines of several sets would have the same numbers."""
+    monkeypatch.setattr("fairseq.models.build_model", lambda *args: make_model())
+    config = {"eval_bleu": True, "eval_bleu_args": f'{{"beam": 2{more}}}'}
+    settings = OmegaConf.create({"model": {}, "task": {}, "dataset": {"valid_subset": subsets}})
+    task = make_task(search_report=str(tmp_path / "report"), **config)
+    with pytest.raises(ValueError, match=refusal):
+        task.build_model(settings.model)
+    make_task(search_report=str(tmp_path / "report"), **config).build_model(settings.model, True)
+    if not more:  # without a report, validation on several sets is all right
+        make_task(**config).build_model(settings.model)
 
 
 @pytest.mark.parametrize("subset", ["test", "train"])
