@@ -197,12 +197,13 @@ def unigram_distribution(task) -> Tensor:
         ValueError: the training set is not there, or in several folders, of which fairseq loads one
             an epoch.
     """
-    if len(utils.split_paths(task.cfg.data)) > 1:
+    settings = task.args if task.cfg is None else task.cfg  # None in language_modeling
+    if len(utils.split_paths(settings.data)) > 1:
         raise ValueError(
             "--label-smoothing-prior unigram counts the whole training set, but DATA names several "
-            f"folders, {task.cfg.data}: put the data into one, or take the uniform prior"
+            f"folders, {settings.data}: put the data into one, or take the uniform prior"
         )
-    subset = getattr(task.cfg, "train_subset", "train")  # language models have no such field
+    subset = getattr(settings, "train_subset", "train")  # language models have no such field
     if subset not in task.datasets:
         try:
             task.load_dataset(subset, combine=True)  # all its parts, as fairseq-train does

@@ -57,6 +57,12 @@ def train(folder, text, transform, *flags):
     )
 
 
+def test_it_trains_with_smoothing_towards_the_unigrams(text, tmp_path):
+    smoothing = ("--label-smoothing", 0.1, "--label-smoothing-prior", "unigram")
+    _, output = train(tmp_path, text, "entmax15", *smoothing, "--max-update", 1)
+    assert logged(output, "valid")
+
+
 @pytest.fixture(scope="module")
 def checkpoints(text, tmp_path_factory):
     """Train a language model for each output; return its checkpoint and log."""
