@@ -322,11 +322,14 @@ def test_match_source_len(model, run, scorers):
         assert len(hypothesis.words) <= len(scorers[model].source(number))
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
 @pytest.mark.parametrize("model", ["sparse", "ensemble"])
-def test_score_of_the_reference(model, run, scorers):
+def test_score_of_the_reference(model, temperature, run, scorers):
     scorer, zeros = scorers[model], 0
-    for number, (scored,) in run(model, "--score-reference").hypotheses().items():
-        (expected,) = scorer.positional([number], [scorer.reference(number)])
+    output = run(model, "--score-reference", "--temperature", temperature)
+    for number, (scored,) in output.hypotheses().items():
+        reference = scorer.reference(number)
+        (expected,) = scorer.positional([number], [reference], temperature=temperature)
         actual = torch.tensor(scored.positional)
         assert agree(actual, expected).all(), f"sentence {number}: {actual} {expected}"
         assert scored.score == pytest.approx(actual.mean().item(), abs=1e-3)

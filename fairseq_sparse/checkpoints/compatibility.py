@@ -23,7 +23,7 @@ def check_first_checkpoint(args: Any, model: nn.Module) -> None:
     """Refuse a checkpoint with which training cannot begin.
 
     A resumed run must have the output transform and the attention of its checkpoint; fine-tuning
-    may change them.
+    may change them. Under ``--store-ema`` it must have an exponential average.
 
     Args:
         args: the settings of the model, as fairseq gives them to a task.
@@ -44,6 +44,7 @@ def check_first_checkpoint(args: Any, model: nn.Module) -> None:
         _check_resumed(path, _transform_flags(settings), _transform_flags(args))
     elif settings:
         _check_fine_tuned(path, _transform_flags(settings), _transform_flags(args))
+    _check_average_of(path, state, args)
     if hasattr(model, "check_checkpoint") and isinstance(state.get("model"), dict):
         try:
             model.check_checkpoint(state["model"])
@@ -147,6 +148,21 @@ def _transform_flags(settings: Any) -> dict[str, str]:
 
 def _alpha(value: Any) -> str:
     return str(float(value or 1.5)) if isinstance(value, (int, float)) else str(value or 1.5)
+
+
+def _check_average_of(path: str, state: dict[str, Any], args: Any) -> None:
+    """Refuse a checkpoint without the exponential average that ``--store-ema`` continues: fairseq
+    fails to begin one from its parameters.
+
+    Raises:
+        ValueError: naming the remedy.
+    """
+    stores_average = getattr(run_settings(args, "ema"), "store_ema", False)
+    if stores_average and "ema" not in (state.get("extra_state") or {}):
+        raise ValueError(
+            f"--store-ema: {path} has no exponential average to begin with; leave out --store-ema, "
+            "or begin with a checkpoint of a run that had it"
+        )
 
 
 def _check_resumed(path: str, theirs: dict[str, str], ours: dict[str, str]) -> None:

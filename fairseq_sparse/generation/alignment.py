@@ -9,6 +9,8 @@ from fairseq.models.lstm import LSTMDecoder, LSTMEncoder
 from fairseq.sequence_scorer import SequenceScorer
 from torch import Tensor, nn
 
+from fairseq_sparse.generation.normalized_scores import at_temperature
+
 
 def moves_padding(model: nn.Module) -> bool:
     """Return whether a model's attention always has the padding of a source at the end.
@@ -82,10 +84,15 @@ def extract_hard_alignment(
 
 
 class SparseSequenceScorer(SequenceScorer):
-    """fairseq's scorer for ``--score-reference``, without links where attention is null, and with
-    the attention itself for ``--print-alignment soft``."""
+    """fairseq's scorer for ``--score-reference``, at a temperature, without links where attention is
+    null, and with the attention itself for ``--print-alignment soft``."""
+
+    def __init__(self, *args, temperature: float = 1.0, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.temperature = temperature
 
     def generate(self, models, sample: dict[str, Any], **kwargs) -> list[list[dict[str, Any]]]:
+        models = at_temperature(models, self.temperature)
         hypotheses = super().generate(models, sample, **kwargs)
         if not self.compute_alignment:
             return hypotheses

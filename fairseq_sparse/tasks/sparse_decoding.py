@@ -186,7 +186,9 @@ class SparseDecodingMixin:
         if getattr(args, "score_reference", False):
             self.report = SearchReport()
             eos = super().build_generator(models, args).eos  # a language token in some tasks
-            return SparseSequenceScorer(self.target_dictionary, compute_alignment=align, eos=eos)
+            options = {"compute_alignment": align, "eos": eos}
+            options["temperature"] = getattr(args, "temperature", 1.0)
+            return SparseSequenceScorer(self.target_dictionary, **options)
         extra = _without_zero_weight_lm(extra_gen_cls_kwargs or {})
         self._check_words_of(extra.get("lm_model"))
         if decoding.score_normalization == "sum":

@@ -113,6 +113,19 @@ def test_from_alpha_relu_to_another_output_of_an_lstm(tmp_path):
     begin(tmp_path, ENTMAX, arch="lstm_sparse", finetune_from_model=str(path))
 
 
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_an_average_must_be_there_to_go_on_with_it(is_resumed, tmp_path):
+    """fairseq fails with KeyError: 'model' where it would begin one from the checkpoint."""
+    path = save(tmp_path, ENTMAX)
+    folder, start = (tmp_path, {}) if is_resumed else ("", {"finetune_from_model": str(path)})
+    begin(folder, ENTMAX, **start)
+    with pytest.raises(ValueError, match="--store-ema: .*checkpoint_last.pt"):
+        begin(folder, ENTMAX, store_ema=True, **start)
+    state = torch.load(path, weights_only=False)
+    torch.save({**state, "extra_state": {"ema": state["model"]}}, path)
+    begin(folder, ENTMAX, store_ema=True, **start)
+
+
 @contextmanager
 def refusal_by_both(model, path, message):
     """Check that the block refuses the checkpoint, and so does the model when it is loaded."""
