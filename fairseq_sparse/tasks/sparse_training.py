@@ -41,6 +41,8 @@ class SparseTrainingMixin(RemembersValidations, LogsEnergy):
     # Whether fairseq passes on the exponential average. False until the first validation: an
     # average made earlier would be a copy of the model before tau is found.
     uses_ema = False
+    # Whether fairseq adds the epoch to the seed of the batches (--update-ordered-indices-seed).
+    adds_epoch_to_seed = False
 
     def build_model(self, cfg, from_checkpoint: bool = False):
         """Same as in fairseq, except that settings containing code, checkpoints with which
@@ -54,6 +56,8 @@ class SparseTrainingMixin(RemembersValidations, LogsEnergy):
         if not from_checkpoint:
             compatibility.check_first_checkpoint(cfg, model)
             compatibility.check_exponential_average(cfg, model)
+            batches = compatibility.run_settings(cfg, "dataset")
+            self.adds_epoch_to_seed = getattr(batches, "update_ordered_indices_seed", False)
             settings = compatibility.run_settings(cfg, "checkpoint")
             if hasattr(settings, "best_checkpoint_metric"):
                 check_best_metric(settings)
@@ -69,6 +73,8 @@ class SparseTrainingMixin(RemembersValidations, LogsEnergy):
         before = self.dataset_to_epoch_iter.get(dataset)
         anew = kwargs.get("update_epoch_batch_itr") or kwargs.get("disable_iterator_cache")
         is_kept = self.can_reuse_epoch_itr(dataset) and not anew
+        if is_kept and self.adds_epoch_to_seed:
+            kwargs["seed"] -= epoch - 1
         batches = super().get_batch_iterator(
             dataset, *args, epoch=1 if is_kept else epoch, **kwargs
         )

@@ -278,19 +278,25 @@ def test_progress_counts_the_sentences_of_the_shard(caplog, monkeypatch):
     assert "5 of 5 sentences searched" in caplog.text
 
 
+@pytest.mark.parametrize("adds_epoch", [False, True])
 @pytest.mark.parametrize("first", [1, 2, 5])
-def test_a_process_that_begins_with_a_later_epoch_sees_the_same_batches(first):
+def test_a_process_that_begins_with_a_later_epoch_sees_the_same_batches(
+    first, adds_epoch, monkeypatch
+):
     """fairseq-fixed makes other batches when training is resumed."""
+    monkeypatch.setattr("fairseq.models.build_model", lambda *args: make_model())
+    flags = {"best_checkpoint_metric": "loss", "maximize_best_checkpoint_metric": False}
 
     def sentences(epochs):
         task = make_task()
+        task.build_model(Namespace(update_ordered_indices_seed=adds_epoch, **flags))
         task.datasets["train"] = make_dataset(40)
         task.datasets["train"].shuffle = True
         seen = []
         for epoch in range(epochs[0], epochs[1] + 1):
             # fairseq-train asks anew for each epoch.
             batches = task.get_batch_iterator(
-                task.datasets["train"], max_sentences=4, seed=3, epoch=epoch
+                task.datasets["train"], max_sentences=4, seed=3 + adds_epoch * epoch, epoch=epoch
             )
             itr = batches.next_epoch_itr(shuffle=True)
             assert batches.epoch == epoch
