@@ -21,7 +21,7 @@ from fairseq.models.transformer import (
 from torch import Tensor
 
 from fairseq_sparse.modules.attention_config import AttentionConfig, check_attention
-from fairseq_sparse.modules.flag_checks import check_adaptive_softmax
+from fairseq_sparse.modules.flag_checks import check_adaptive_softmax, check_tied_output
 from fairseq_sparse.modules.model_settings import add_flags, architecture, set_flag_defaults
 from fairseq_sparse.modules.output_config import OutputConfig, build_output_projection
 from fairseq_sparse.modules.sparse_output import SparseOutputDecoder, SparseOutputModel
@@ -86,6 +86,8 @@ class SparseTransformerDecoder(SparseOutputDecoder, TransformerDecoderBase):
         )
 
     def build_output_projection(self, cfg, dictionary, embed_tokens):
+        if self.share_input_output_embed and cfg.adaptive_softmax_cutoff is None:
+            check_tied_output(embed_tokens, (len(dictionary), self.output_embed_dim))
         super().build_output_projection(cfg, dictionary, embed_tokens)
         if self.adaptive_softmax is None:
             self.output_projection = build_output_projection(self.output_projection, cfg)

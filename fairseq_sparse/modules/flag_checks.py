@@ -5,6 +5,7 @@ from typing import Any, Optional
 
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+from torch import nn
 
 from fairseq_sparse.modules.attention_config import attention_kinds
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
@@ -117,6 +118,36 @@ def check_adaptive_softmax(args: Any) -> None:
         raise ValueError(
             f"--criterion {criterion} does not fit --adaptive-softmax-cutoff: use --criterion "
             "adaptive_loss, or leave the cutoff out"
+        )
+
+
+def check_tied_output(embedding: nn.Module, shape: tuple[int, int]) -> None:
+    """Refuse to share an embedding with an output layer of another shape.
+
+    Args:
+        embedding: the layer that embeds the target tokens.
+        shape: tokens and features of the output layer.
+
+    Raises:
+        ValueError: naming the flags.
+    """
+    flag = "--share-decoder-input-output-embed"
+    weight = getattr(embedding, "weight", None)
+    if weight is None:
+        raise ValueError(
+            f"{flag}: the embedding of --adaptive-input or --character-embeddings is not one "
+            "matrix, which the output could share; leave one of the flags out"
+        )
+    tokens, features = weight.shape
+    if features != shape[1]:
+        raise ValueError(
+            f"{flag}: the embedding has {features} features, and the output layer {shape[1]}; give "
+            f"--decoder-output-dim {features}"
+        )
+    if tokens != shape[0]:
+        raise ValueError(
+            f"{flag}: the embedding has {tokens} tokens, and the output layer {shape[0]}; leave "
+            "out --output-dictionary-size"
         )
 
 

@@ -184,6 +184,14 @@ def test_a_criterion_may_be_overridden_by_its_whole_configuration():
     toy.model("--output-transform", "softmax", criterion={"_name": "entmax_loss"})
 
 
+@pytest.mark.parametrize("transform", ["softmax", "entmax15"])
+def test_an_output_shares_no_embedding_of_another_width(transform):
+    shared = ("--output-transform", transform, "--share-decoder-input-output-embed")
+    with pytest.raises(ValueError, match="--decoder-output-dim 64"):
+        toy.model(*shared, "--decoder-output-dim", 32)
+    toy.model(*shared, "--decoder-output-dim", 64)
+
+
 def test_adaptive_softmax_with_a_sparse_output_is_refused():
     with pytest.raises(ValueError, match="--adaptive-softmax-cutoff does not fit"):
         toy.model("--output-transform", "entmax15", "--adaptive-softmax-cutoff", "8,12")
