@@ -222,7 +222,8 @@ class SparseSequenceGenerator(SequenceGenerator):
         without columns of padding.
 
         Raises:
-            ValueError: a prompt is longer than its limit, or is padded on the left.
+            ValueError: a prompt is longer than its limit, is padded on the left, or has a token
+                that the output lacks.
         """
         is_token = prefixes.ne(self.pad).numpy(force=True)
         lengths = is_token.sum(axis=1)
@@ -233,11 +234,17 @@ class SparseSequenceGenerator(SequenceGenerator):
             )
         if self.continues_prompts and (lengths > limits).any():
             worst = (lengths - limits).argmax()
+            remedy = "raise --max-len-b (with --max-len-a 1, it counts only the new tokens), or "
             raise ValueError(
                 f"a prompt has {lengths[worst]} tokens, but --max-len-a, --max-len-b and the model "
-                f"allow {limits[worst]} with the prompt: raise --max-len-b (with --max-len-a 1, it "
-                "counts only the new tokens), or give shorter prompts (fairseq-generate: "
-                "--prefix-size)"
+                f"allow {limits[worst]} with the prompt: "
+                f"{remedy if limits[worst] < self.max_len - 1 else ''}give shorter prompts "
+                "(fairseq-generate: --prefix-size)"
+            )
+        if (prefixes >= len(self.tgt_dict)).any():
+            raise ValueError(
+                f"a prompt has a token that is not among the {len(self.tgt_dict)} of the output "
+                "(--output-dictionary-size); leave it out of the prompt"
             )
         is_cut = torch.from_numpy(np.arange(prefixes.size(1)) >= limits[:, None])
         prefixes = prefixes.masked_fill(is_cut.to(prefixes.device), self.pad)

@@ -108,6 +108,19 @@ def test_a_prompt_that_leaves_no_room_is_refused(search):
         generate(language_model(), [[5] * 6], max_len_b=5, **SEARCHES[search])
 
 
+@pytest.mark.parametrize("search", SEARCHES)
+def test_a_prompt_over_the_positions_of_the_model_can_only_be_made_shorter(search):
+    with pytest.raises(ValueError, match="the model allow 11 with the prompt: give shorter"):
+        generate(language_model(), [[7] * 13], max_len_b=30, **SEARCHES[search])
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_a_prompt_has_no_token_that_the_output_lacks(search):
+    """An output can have a part of the dictionary: --output-dictionary-size."""
+    with pytest.raises(ValueError, match="--output-dictionary-size"):
+        generate(language_model(), [[7, 8], [7, 20]], **SEARCHES[search])
+
+
 def test_samples_that_reach_the_length_limit_stay():
     model = language_model()
     with torch.no_grad():  # no text ends
