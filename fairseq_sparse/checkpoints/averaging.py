@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fairseq_sparse.checkpoints.loading import load_checkpoint, settings_of
+from fairseq_sparse.checkpoints.mapping_flags import flags_unlike, mapping_flags
 from fairseq_sparse.checkpoints.names import EPOCH, UPDATE
 from fairseq_sparse.errors import CheckpointError
 from fairseq_sparse.files import replacing
@@ -27,16 +28,9 @@ _TAU_SUFFIX = ".tau"
 # Fields in which fairseq keeps the exponential average; the first, if present, is more exact.
 _EMA_FIELDS = ("ema_fp32_params", "ema")
 
-# Fields that change what the parameters mean but not their shapes.
+# Further settings that change what the parameters mean but not their shapes.
 _MODEL_FIELDS = (
     "arch",
-    "output_transform",
-    "output_alpha",
-    "attention",
-    "attention_enc",
-    "attention_dec",
-    "attention_cross",
-    "attention_alpha",
     "encoder_attention_heads",
     "decoder_attention_heads",
     "encoder_normalize_before",
@@ -44,7 +38,6 @@ _MODEL_FIELDS = (
     "activation_fn",
     "no_scale_embedding",
 )
-_ATTENTION_DEFAULTS = {"attention": "softmax", "attention_alpha": 1.5}
 
 
 def last_checkpoints(folder: str | os.PathLike, count: int, by: str) -> list[str]:
@@ -231,10 +224,6 @@ def _model_fields(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the compared fields of the model's configuration; None where one is not set."""
     settings = settings_of(state, "model")
     fields = {field: settings.get(field) for field in _MODEL_FIELDS}
-    for field, default in _ATTENTION_DEFAULTS.items():  # a checkpoint of 0.1.0 lacks these
-        fields[field] = default if fields[field] is None else fields[field]
-    for place in ("attention_enc", "attention_dec", "attention_cross"):
-        fields[place] = fields[place] or fields["attention"]
     if fields["arch"] is None:  # a model that is configured by a dataclass has a name instead
         fields["arch"] = settings.get("_name")
     return fields
@@ -245,6 +234,7 @@ class _Reference:
 
     def __init__(self, path: str, state: Mapping[str, Any], model: Mapping[str, Tensor]):
         self.path = path
+        self.flags = mapping_flags(settings_of(state, "model"))
         self.fields = _model_fields(state)
         self.entries = {key: (tuple(value.shape), value.dtype) for key, value in model.items()}
         self.kept = {
@@ -253,6 +243,13 @@ class _Reference:
 
     def check(self, path: str, state: Mapping[str, Any], model: Mapping[str, Tensor]) -> None:
         """Raise CheckpointError that names the first difference, if there is one."""
+        theirs = mapping_flags(settings_of(state, "model"))
+        if theirs != self.flags:
+            raise CheckpointError(
+                f"the checkpoints do not match: {path} was trained with "
+                f"{flags_unlike(theirs, self.flags)}, but {self.path} with "
+                f"{flags_unlike(self.flags, theirs)}"
+            )
         for field, value in _model_fields(state).items():
             self._equal(path, f"the model's {field}", value, self.fields[field])
         for key in [*self.entries, *model]:

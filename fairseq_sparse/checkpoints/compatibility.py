@@ -9,14 +9,13 @@ import os
 from argparse import Namespace
 from typing import Any, Optional
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import nn
 
 from fairseq_sparse.checkpoints.loading import load_checkpoint, settings_of
+from fairseq_sparse.checkpoints.mapping_flags import flags_unlike, mapping_flags
 from fairseq_sparse.checkpoints.names import LAST
 from fairseq_sparse.errors import CheckpointError
-from fairseq_sparse.modules.attention_config import FLAG_PLACES
-from fairseq_sparse.modules.output_transforms import transforms_with
 
 
 def check_first_checkpoint(args: Any, model: nn.Module) -> None:
@@ -41,9 +40,9 @@ def check_first_checkpoint(args: Any, model: nn.Module) -> None:
         return  # fairseq reports the error itself
     settings = settings_of(state, "model")
     if is_resumed and settings:
-        _check_resumed(path, _transform_flags(settings), _transform_flags(args))
+        _check_resumed(path, mapping_flags(settings), mapping_flags(args))
     elif settings:
-        _check_fine_tuned(path, _transform_flags(settings), _transform_flags(args))
+        _check_fine_tuned(path, mapping_flags(settings), mapping_flags(args))
     _check_average_of(path, state, args)
     if hasattr(model, "check_checkpoint") and isinstance(state.get("model"), dict):
         try:
@@ -69,7 +68,7 @@ def check_resumed_run(run: DictConfig) -> None:
     except CheckpointError:
         return  # fairseq has just read it
     if settings:
-        _check_resumed(path, _transform_flags(settings), _transform_flags(run["model"]))
+        _check_resumed(path, mapping_flags(settings), mapping_flags(run["model"]))
 
 
 def check_exponential_average(args: Any, model: nn.Module) -> None:
@@ -126,30 +125,6 @@ def _first_checkpoint(args: Any) -> tuple[Optional[str], bool]:
     return getattr(options, "finetune_from_model", None), False
 
 
-def _transform_flags(settings: Any) -> dict[str, str]:
-    """Return the flags that say how a model maps scores to weights, with their values."""
-    if OmegaConf.is_config(settings):
-        settings = OmegaConf.to_container(settings)
-    values = settings if isinstance(settings, dict) else vars(settings)
-    transform = str(values.get("output_transform") or "softmax")
-    described = {"--output-transform": transform}
-    if transform in transforms_with("takes_alpha"):
-        described["--output-alpha"] = _alpha(values.get("output_alpha"))
-    attention = str(values.get("attention") or "softmax")
-    kinds = {place: str(values.get(f"attention_{place}") or attention) for place in FLAG_PLACES}
-    if len(set(kinds.values())) == 1:
-        described["--attention"] = attention = kinds["enc"]
-    else:
-        described.update({f"--attention-{place}": kind for place, kind in kinds.items()})
-    if "entmax" in kinds.values():
-        described["--attention-alpha"] = _alpha(values.get("attention_alpha"))
-    return described
-
-
-def _alpha(value: Any) -> str:
-    return str(float(value or 1.5)) if isinstance(value, (int, float)) else str(value or 1.5)
-
-
 def _check_average_of(path: str, state: dict[str, Any], args: Any) -> None:
     """Refuse a checkpoint without the exponential average that ``--store-ema`` continues: fairseq
     fails to begin one from its parameters.
@@ -172,15 +147,12 @@ def _check_resumed(path: str, theirs: dict[str, str], ours: dict[str, str]) -> N
         ValueError: flags differ; the message names them.
     """
 
-    def but(flags: dict[str, str], others: dict[str, str]) -> str:
-        return " ".join(f"{name} {x}" for name, x in flags.items() if others.get(name) != x)
-
     if theirs != ours:
         raise ValueError(
-            f"{path} was trained with {but(theirs, ours)}, but this run, which would resume it, "
-            f"has {but(ours, theirs)}: choose another --save-dir, or the flags of the checkpoint. "
-            "To begin with its parameters, give them to a run in another --save-dir by "
-            f"--finetune-from-model {path}"
+            f"{path} was trained with {flags_unlike(theirs, ours)}, but this run, which would "
+            f"resume it, has {flags_unlike(ours, theirs)}: choose another --save-dir, or the flags "
+            "of the checkpoint. To begin with its parameters, give them to a run in another "
+            f"--save-dir by --finetune-from-model {path}"
         )
 
 

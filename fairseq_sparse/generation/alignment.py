@@ -84,8 +84,8 @@ def extract_hard_alignment(
 
 
 class SparseSequenceScorer(SequenceScorer):
-    """fairseq's scorer for ``--score-reference``, at a temperature, without links where attention is
-    null, and with the attention itself for ``--print-alignment soft``."""
+    """fairseq's scorer for ``--score-reference``, at a temperature. Null attention makes no links,
+    and ``--print-alignment soft`` prints the attention itself."""
 
     def __init__(self, *args, temperature: float = 1.0, **kwargs):
         super().__init__(*args, **kwargs)

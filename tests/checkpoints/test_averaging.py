@@ -42,7 +42,7 @@ def test_checkpoints_from_before_the_attention_flags_have_softmax_attention(tmp_
     other = {**new, "attention_cross": "rela_g"}
     paths = write(tmp_path, [make_state(**fields) for fields in ({}, new, other)])
     average_checkpoints(paths[:2])
-    with pytest.raises(CheckpointError, match="attention_cross is rela_g"):
+    with pytest.raises(CheckpointError, match="--attention-cross rela_g, but"):
         average_checkpoints(paths)
 
 
@@ -245,8 +245,8 @@ def change_field(field, value):
         ("decoder.steps is 8", change_entry("decoder.steps", torch.tensor([8]))),
         (f"{TAU} is 0.5", change_entry(TAU, torch.tensor(0.5))),
         ("transformer_sparse", change_field("arch", "transformer")),
-        ("output_transform is entmax15", change_field("output_transform", "entmax15")),
-        ("output_alpha is 1.25", change_field("output_alpha", 1.25)),
+        ("--output-transform entmax15", change_field("output_transform", "entmax15")),
+        ("--output-alpha 1.25", change_field("output_alpha", 1.25)),
         ("decoder_attention_heads is 8", change_field("decoder_attention_heads", 8)),
     ],
 )
@@ -263,9 +263,11 @@ def test_refusal_names_the_difference_and_both_files(tmp_path, named, change):
 def test_configurations_as_dictionaries_are_compared(tmp_path):
     """Models with a dataclass for their configuration save a dictionary, older ones `args`."""
     states = [make_state(), make_state()]
-    states[0]["cfg"]["model"] = {"_name": "transformer_lm", "output_alpha": 1.5}
-    states[1]["cfg"], states[1]["args"] = None, Namespace(arch="transformer_lm", output_alpha=2.0)
-    with pytest.raises(CheckpointError, match=r"output_alpha is 2\.0 .* but 1\.5"):
+    fields = {"output_transform": "entmax", "output_alpha": 1.5}
+    states[0]["cfg"]["model"] = {"_name": "transformer_lm", **fields}
+    old = Namespace(arch="transformer_lm", **{**fields, "output_alpha": 2.0})
+    states[1]["cfg"], states[1]["args"] = None, old
+    with pytest.raises(CheckpointError, match=r"--output-alpha 2\.0, but .* --output-alpha 1\.5"):
         average_checkpoints(write(tmp_path, states))
 
 
