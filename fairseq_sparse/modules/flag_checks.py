@@ -1,5 +1,6 @@
 """Checks that a model's flags fit its criterion and its task, before training or search."""
 
+from ast import literal_eval
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -148,6 +149,23 @@ def check_tied_output(embedding: nn.Module, shape: tuple[int, int]) -> None:
         raise ValueError(
             f"{flag}: the embedding has {tokens} tokens, and the output layer {shape[0]}; leave "
             "out --output-dictionary-size"
+        )
+
+
+def check_overrides(overrides: str, transform: nn.Module) -> None:
+    """Refuse ``--model-overrides`` of the threshold of alpha-ReLU, or of the alpha it belongs to.
+
+    The threshold is in the checkpoint, so the former has no effect, and the latter keeps it.
+
+    Raises:
+        ValueError: naming the setting.
+    """
+    names = [name for name in ("output_alpha", "output_tau") if name in literal_eval(overrides)]
+    if transform.takes_tau and names:
+        raise ValueError(
+            f"--model-overrides {names[0]}: the tau of {transform.name} and the alpha that it "
+            "belongs to are those of the training; leave it out; --temperature makes the output "
+            "more or less sparse"
         )
 
 

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from fairseq_sparse.checkpoints.loading import check_settings
-from fairseq_sparse.modules.flag_checks import check_search, check_training
+from fairseq_sparse.modules.flag_checks import check_overrides, check_search, check_training
 from fairseq_sparse.modules.learned_alpha import log_learned_alpha
 from fairseq_sparse.modules.model_settings import as_namespace
 from fairseq_sparse.modules.output_projection import OutputLoss
@@ -101,10 +101,16 @@ class SparseOutputModel:
         return self.decoder.get_normalized_probs(net_output, log_probs, sample)
 
     def prepare_for_inference_(self, cfg) -> None:
-        """Same as in fairseq, after :meth:`check_inference`."""
+        """Same as in fairseq, after :meth:`check_inference`.
+
+        Raises:
+            ValueError: ``--model-overrides`` would change a threshold that was found in training.
+        """
         projection = self.decoder.output_projection  # adaptive softmax has none
         if projection is not None and projection.is_sparse:
             self.check_inference(cfg, projection.transform.name)
+            overrides = getattr(getattr(cfg, "common_eval", None), "model_overrides", "{}")
+            check_overrides(overrides, projection.transform)
         super().prepare_for_inference_(cfg)
         self.check_dropout(cfg.generation)
 

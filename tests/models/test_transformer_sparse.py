@@ -226,6 +226,22 @@ def test_stock_search_over_a_sparse_model_is_refused(transform):
                 model.prepare_for_inference_(cfg)
 
 
+@pytest.mark.parametrize("name", ["output_alpha", "output_tau", "output_algorithm"])
+@pytest.mark.parametrize("transform", ["entmax", "alpha_relu"])
+def test_a_threshold_found_in_training_is_not_overridden(transform, name):
+    """The checkpoint's tau would stay, in silence, whatever its alpha."""
+    cfg = OmegaConf.structured(FairseqConfig)
+    OmegaConf.set_struct(cfg, False)
+    cfg.task = {"_name": "translation_sparse"}
+    cfg.common_eval.model_overrides = f"{{'{name}': 'newton'}}"
+    model = toy.model("--output-transform", transform)
+    if transform == "alpha_relu" and name != "output_algorithm":
+        with pytest.raises(ValueError, match=f"--model-overrides {name}"):
+            model.prepare_for_inference_(cfg)
+    else:
+        model.prepare_for_inference_(cfg)
+
+
 def test_eval_bleu_under_a_stock_task_is_refused_at_the_start():
     from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
