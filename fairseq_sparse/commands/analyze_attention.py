@@ -5,7 +5,8 @@ and cross-attention, for each layer, the table has
 
 - the sparsity rate: the share of attention weights that are exactly 0, among the keys that a query
   may see;
-- the nonzeros: the mean number of nonzero weights of a query;
+- the nonzeros: the mean number of nonzero weights of a query; and the mean sum of its weights (of
+  absolute values, where they can be below 0);
 - attention sinks: the shares of a query's weights on the first key, and on EOS, which is the first
   key in the decoder; averaged over the queries that have any weight;
 - the null rate: the share of queries whose weights are all 0, averaged over the heads; its variance

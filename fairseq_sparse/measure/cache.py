@@ -25,7 +25,7 @@ BEAM = 5
 MAX_TOKENS = 4000
 SHUFFLED_SEED = 1
 # Raise it when the measurements change, so that files of earlier versions are replaced.
-FORMAT = 3
+FORMAT = 4
 
 # Wraps batches in a progress bar with a label.
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]

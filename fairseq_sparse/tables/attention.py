@@ -23,7 +23,8 @@ def attention_table(results: Results) -> Table:
     """Return the header and the rows for results of ``fairseq-sparse analyze attention --json`` by
     model: first the means of each place, then its layers."""
     shuffled = any("shuffled" in result for result in results.values())
-    header = ["model", "place", "layer", "attention", "sparsity rate (%)", "nonzeros"]
+    header = ["model", "place", "layer", "attention", "sparsity rate (%)"]
+    header += ["nonzeros", "sum of weights"]
     header += ["null rate (%)", "variance", "of layer attention (%)"]
     header += ["shuffled: null rate (%)", "variance"] if shuffled else []
     header += ["diversity (nats)", "on the first (%)", "on EOS (%)"]
@@ -39,7 +40,8 @@ def attention_table(results: Results) -> Table:
                 other = other["layers"][number - 1]
             rows.append(
                 [model, place, number, kinds_of(part)]
-                + [with_deviation(part, "sparsity", 2, 100), with_deviation(part, "nonzeros", 2)]
+                + [with_deviation(part, "sparsity", 2, 100)]
+                + [with_deviation(part, name, 2) for name in ("nonzeros", "sum")]
                 + [*nulls(part), with_deviation(part, "layer_null", 2, 100)]
                 + [*(nulls(other) if shuffled else []), with_deviation(part, "diversity", 3)]
                 + [with_deviation(part, name, 2, 100) for name in ("first", "eos")]

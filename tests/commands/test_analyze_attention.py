@@ -65,7 +65,8 @@ def test_table_and_json(
     assert len(rows) == 9 and {row[2] for row in rows} == {"rela_g" if sparse else "softmax"}
     for place, row in zip(written["attention"].values(), rows, strict=False):
         numbers = 100 * place["sparsity"], place["nonzeros"], 100 * place["null"]
-        assert [f"{number:.2f}" for number in numbers] == row[3:6]
+        assert [f"{number:.2f}" for number in numbers] == [*row[3:5], row[6]]
+        assert row[5] == f"{place['sum']:.2f}" and (sparse or row[5] == "1.00")
         assert 0 < place["first"] < 1 and 0 < place["eos"] < 1
         assert 0 < place["sparsity"] < 1 if sparse else place["sparsity"] == 0
         assert place["diversity"] > 0
@@ -122,7 +123,7 @@ def test_shuffled_references_are_measured_as_if_the_data_had_them(
     assert found == pytest.approx({name: expected[name] for name in found})
     assert not any("diversity" in name for name in found) and len(found) > 40
     row = table.splitlines()[4].split("|")  # the mean of cross-attention
-    assert row[10].strip() == f"{100 * both['shuffled']['cross']['null']:.2f}"
+    assert row[11].strip() == f"{100 * both['shuffled']['cross']['null']:.2f}"
     if arch == "transformer_sparse_tiny":
         assert both["shuffled"]["encoder"]["null"] == both["attention"]["encoder"]["null"]
         assert both["shuffled"]["cross"]["null"] != both["attention"]["cross"]["null"]

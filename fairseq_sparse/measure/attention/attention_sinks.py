@@ -27,8 +27,8 @@ def sum_of_shares(weights: Tensor, masked: Tensor, padding: Tensor, place: str) 
         place: ``encoder``, ``decoder`` or ``cross``.
 
     Returns:
-        ``[heads, 3]`` of float64: the sums for ``SINKS`` over the queries that have any weight, and
-        the number of such queries.
+        ``[heads, 4]`` of float64: the sums for ``SINKS`` over the queries that have any weight, the
+        number of such queries, and the sum of all weights.
     """
     visible = (~(masked | padding[:, :, None])).expand(weights.shape[1:])
     keys = visible.any(1)  # [batch, keys]
@@ -41,4 +41,4 @@ def sum_of_shares(weights: Tensor, masked: Tensor, padding: Tensor, place: str) 
         for key in (first, first if place == "decoder" else last)
     ]
     found = [(share / total).nan_to_num().sum((1, 2)) for share in shares]
-    return torch.stack([*found, (total > 0).sum((1, 2))], dim=1)
+    return torch.stack([*found, (total > 0).sum((1, 2)), total.sum((1, 2))], dim=1)

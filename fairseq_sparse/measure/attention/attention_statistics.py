@@ -109,13 +109,15 @@ class AttentionStatistics:
               0.256 over 8 heads implies this denominator: dividing by 8, the variance of rates in
               [0, 1] is at most 0.25;
             - ``layer_null``: the null rate of the mean of the heads' weights;
-            - ``nonzeros``: the mean number per query, over queries and heads;
+            - ``nonzeros`` and ``sum``: their mean number per query, and the mean sum of its weights
+              (of their absolute values), over queries and heads;
             - ``first`` and ``eos``: the shares of the first key and of EOS in the weights, from 0
               to 1; they are equal in the decoder, whose first key is EOS;
             - ``diversity``: of the heads, if there are several, in nats. For weights that do not
               sum to 1 it is measured with the first of ``EXPONENTS``, and
               ``diversity_by_exponent`` has all of them (weights below 0: only the first);
-            - ``heads``: ``sparsity``, ``null``, ``nonzeros``, ``first`` and ``eos`` of each,
+            - ``heads``: ``sparsity``, ``null``, ``nonzeros``, ``sum``, ``first`` and ``eos`` of
+              each,
 
             and, beside ``layers``, the mean of each number over the layers.
 
@@ -156,7 +158,7 @@ class _Layer:
             ValueError: weights were NaN.
         """
         heads = []
-        for (zeros, pairs, nulls, queries, nans), (*shares, attending) in zip(
+        for (zeros, pairs, nulls, queries, nans), (*shares, attending, total) in zip(
             self.zeros.tolist(), self.sinks.tolist(), strict=True
         ):
             if nans > 0:
@@ -164,7 +166,8 @@ class _Layer:
                     "attention weights are NaN: the model's parameters are NaN or infinite"
                 )
             nonzeros = (pairs - zeros) / queries
-            head = {"sparsity": zeros / pairs, "null": nulls / queries, "nonzeros": nonzeros}
+            head = {"sparsity": zeros / pairs, "null": nulls / queries}
+            head |= {"nonzeros": nonzeros, "sum": total / queries}
             means = [share / attending if attending else 0.0 for share in shares]
             heads.append({**head, **dict(zip(SINKS, means, strict=True))})
         result: dict[str, Any] = {"attention": self.kind}
@@ -175,7 +178,7 @@ class _Layer:
                 result[f"{name}_variance"] = variance(rates)
         queries = int(self.zeros[0, 3])
         result["layer_null"] = int(self.zeros_of_mean[0, 2]) / queries
-        for name in ("nonzeros", *SINKS):
+        for name in ("nonzeros", "sum", *SINKS):
             result[name] = fmean(head[name] for head in heads)
         diversity = {exponent: float(x) / queries for exponent, x in self.divergences.items()}
         if diversity:

@@ -112,6 +112,8 @@ def test_measures_are_those_that_are_counted_by_hand(kind):
             assert counted["heads"][head]["null"] == nulls / len(rows)
             nonzeros = sum(len(row) - row.count(0.0) for row in rows)
             assert counted["heads"][head]["nonzeros"] == nonzeros / len(rows)
+            total = sum(abs(weight) for row in rows for weight in row) / len(rows)
+            assert counted["heads"][head]["sum"] == pytest.approx(total, rel=allowed)
             for name, key in (("first", 0), ("eos", 0 if place == "decoder" else -1)):
                 share = mean_share(rows, key)
                 assert counted["heads"][head][name] == pytest.approx(share, rel=allowed)
@@ -150,6 +152,7 @@ def test_measures_of_an_lstm_are_those_that_are_counted_by_hand(kind):
     measures = {"sparsity": zeros / weights, "null": 0, "nonzeros": (weights - zeros) / len(rows)}
     sinks = {name: mean_share(rows, key) for name, key in (("first", 0), ("eos", -1))}
     measures |= {name: pytest.approx(share, abs=rounding(kind)) for name, share in sinks.items()}
+    measures["sum"] = pytest.approx(1, abs=rounding(kind))
     layer_null = {"layer_null": 0}
     name = {"attention": "softmax" if kind == STOCK else kind}
     layer = {**name, **measures, **layer_null, "heads": [measures]}
@@ -185,10 +188,10 @@ def test_means_are_over_heads_and_over_layers():
     for part in rates.values():
         layers = [numbers_in({**layer, "heads": {}}) for layer in part["layers"]]
         means = numbers_in({**part, "layers": {}})
-        assert len(means) == 9 + len(EXPONENTS) and means.keys() == layers[0].keys()
+        assert len(means) == 10 + len(EXPONENTS) and means.keys() == layers[0].keys()
         for name, mean in means.items():
             assert mean == pytest.approx(sum(layer[name] for layer in layers) / len(layers))
-        for name in ("sparsity", "null", "nonzeros", "first", "eos"):
+        for name in ("sparsity", "null", "nonzeros", "sum", "first", "eos"):
             for layer in part["layers"]:
                 heads = [head[name] for head in layer["heads"]]
                 assert layer[name] == pytest.approx(sum(heads) / len(heads))
