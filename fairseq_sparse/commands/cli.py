@@ -137,8 +137,9 @@ def _parser(group: str) -> argparse.ArgumentParser:
             parts.append("\n".join([*([] if group else [f"{subject}:"]), *lines]))
     parser = argparse.ArgumentParser(
         prog=f"fairseq-sparse {group}".strip(),
-        description="Recipes, analyses and tools for fairseq models with sparse outputs and "
-        "attention.",
+        description=None
+        if group
+        else "Recipes, analyses and tools for fairseq models with sparse outputs and attention.",
         epilog="\n\n".join([*parts, "Each command has --help."]),
         usage=f"fairseq-sparse {group}{' ' * bool(group)}COMMAND ...",
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -25,7 +25,9 @@ from fairseq_sparse.recipes.plan import USER_DIR, Argument, Command, Plan, Stage
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("evaluate", __doc__)
     parser.add_argument("run", metavar="RUN", type=Path)
-    parser.add_argument("data", metavar="DATA", type=Path, help="that fairseq-preprocess made")
+    parser.add_argument(
+        "data", metavar="DATA", type=Path, help="folder that fairseq-preprocess made"
+    )
     parser.add_argument("--subset", default="test", help="part of the data (default: test)")
     text = "raw text; without it there is no BLEU"
     parser.add_argument("--reference", type=Path, metavar="FILE", help=text)

@@ -27,7 +27,7 @@ from fairseq_sparse.recipes.tables import Table, find_gold, follow_up, list_tabl
 
 def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = common.command_parser("reproduce", __doc__)
-    parser.usage = "%(prog)s PAPER TABLE [options]\n       %(prog)s --list"
+    parser.usage = "%(prog)s PAPER ITEM [options]\n       %(prog)s --list"
     parser.add_argument("names", nargs="*", metavar="NAME", help=argparse.SUPPRESS)
     add = parser.add_argument
     add("--list", action="store_true", help="list the tables and figures")
@@ -50,7 +50,7 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     add("--tags", type=Path, metavar="FILE", help=text)
     options = parser.parse_intermixed_args(arguments)
     if not options.list and len(options.names) != 2:
-        parser.error("name a paper and a table; --list shows them")
+        parser.error("name a paper and one of its tables or figures; --list shows them")
     return options
 
 

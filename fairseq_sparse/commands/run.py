@@ -87,7 +87,8 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     text = "languages whose text is already split into tokens"
     add("--tokenized", type=words, default=[], metavar="LANG[,LANG]", help=text)
     add("--separate-bpe", action="store_true", help="the languages share no subwords")
-    add("--hold-out", type=positive, metavar="N", help="1 pair in N (default: 20)")
+    text = "without valid.LANG, validate on every Nth training pair (default: 20)"
+    add("--hold-out", type=positive, metavar="N", help=text)
     add = parser.add_argument_group("what is done").add_argument
     text = f"names or ranges (default: {'-'.join(STAGES[::5])}) of {', '.join(STAGES)}"
     add("--stages", type=stages, default=list(STAGES), metavar="LIST", help=text)
@@ -95,7 +96,7 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     add("--print", action="store_true", help="only print the commands, as a bash script")
     text = "default: 1; several seeds are several runs"
     add("--seed", type=numbers, action="append", metavar="N[,N...]", help=text)
-    text = "the model of a finished RUN, or a checkpoint, goes on with this output for 5 epochs"
+    text = "start from the model of a finished run, or a checkpoint, and train it for 5 epochs"
     add("--finetune", type=Path, metavar="RUN", help=text)
     add_model_options(parser)
     add_training_options(parser)
@@ -131,7 +132,10 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         help="of alpha_relu: weights, data, formula or a number",
     )
     add("--output-algorithm", default="", metavar="NAME", help="how the threshold is found")
-    add("--label-smoothing", type=share, metavar="X")
+    text = (
+        "share of the targets that is spread over all tokens (default: that of the settings, or 0)"
+    )
+    add("--label-smoothing", type=share, metavar="X", help=text)
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
@@ -142,15 +146,17 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     text = "runs at a time (default: one for each GPU; on a CPU 1)"
     add("--jobs", type=positive, default=0, metavar="N", help=text)
     device = group.add_mutually_exclusive_group()
-    for name, text in (("cpu", None), ("gpu", "default, if there is one")):
+    for name, text in (("cpu", "train and decode on a CPU"), ("gpu", "default, if there is one")):
         device.add_argument(f"--{name}", dest="config", action="store_const", const=name, help=text)
-    add("--epochs", type=positive, metavar="N")
-    add("--updates", type=positive, metavar="N")
+    for unit in ("epochs", "updates"):
+        text = f"end the training after N {unit} (default: as the data set's settings say)"
+        add(f"--{unit}", type=positive, metavar="N", help=text)
     add("--batch", type=positive, metavar="N", help="tokens or sentences of an update")
     add("--device-batch", type=positive, metavar="N", help="what a device holds at once")
     add("--average", type=positive, metavar="N", help="checkpoints that are averaged")
     add("--bpe-merges", type=not_negative, metavar="N", help="0: whole tokens")
-    add("--languages", type=words, default=[], metavar="LANG,...")
+    text = "languages of a corpus that has many, as of inflection"
+    add("--languages", type=words, default=[], metavar="LANG,...", help=text)
     text = "flag of fairseq-train, generate.FLAG of fairseq-generate, corpus.FIELD of the data set"
     add("--set", type=setting, action="append", default=[], metavar="KEY=VALUE", help=text)
 

@@ -28,7 +28,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     text = "output of fairseq-generate, or a folder of guesses"
     add("generated", type=Path, metavar="GENERATED", help=text)
     add("--reference", type=Path, required=True, metavar="TSV", help="test.tsv")
-    add("--guesses", type=Path, metavar="FOLDER", help="for LANG-out")
+    add("--guesses", type=Path, metavar="FOLDER", help="write LANG-out files into FOLDER")
     text = "the output or the guesses of another system, to be tested against"
     add("--baseline", type=Path, metavar="GENERATED", help=text)
     common.add_format(parser)

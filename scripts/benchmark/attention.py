@@ -18,10 +18,11 @@ head; with ":enc", ":dec" or ":cross" behind it, only that place has it (step an
 In attend, --causal masks future keys, and --padded makes it cross-attention in which each sentence
 has a random number of keys, from half the length to all of it, and padding. --spread S multiplies
 the scores, which are drawn from N(0, 1): a trained model's are wider, and its attention sparser. In
-our models on Multi30k (docs/results.md) 74 to 88 % of 1.5-entmax's weights are 0 and 61 to 73 % of
-ReLA-g's; the table has the share over the last 64 queries. With --errors, the output and the
-gradients of one sentence of at most that many tokens are compared with the same kind's in fp64: the
-error is the norm of the difference over the norm of the exact value, the largest of the four.
+our models on Multi30k (docs/results.md) 46 to 76 % of 1.5-entmax's weights are 0 and 49 to 76 % of
+ReLA-g's after 20 epochs, more after 3; the table has the share over the last 64 queries. With
+--errors, the output and the gradients of one sentence of at most that many tokens are compared with
+the same kind's in fp64: the error is the norm of the difference over the norm of the exact value,
+the largest of the four.
 TFLOP/s count seven products of queries and keys, half of them under --causal.
 
 All models have the same random weights. Their scores are symmetric around 0, so about half of the
