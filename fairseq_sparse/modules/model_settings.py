@@ -18,12 +18,14 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import ARCH_MODEL_REGISTRY, register_model_architecture
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from fairseq_sparse.ops.checks import LARGEST_ALPHA
+
 Architecture = Callable[[Namespace], None]
 # Flags of the task that models read.
 _OF_TASK = ("max_source_positions", "max_target_positions")
 
 # At 1.001, p and the losses are accurate to about 3e-5 in fp32; at 1.000001, to 3%.
-SMALLEST_ALPHA, LARGEST_ALPHA = 1.001, 1e6
+SMALLEST_ALPHA = 1.001
 
 
 def add_flags(parser: ArgumentParser, *configs: type[FairseqDataclass]) -> None:

@@ -3,6 +3,9 @@
 Usable on its own: nothing here imports fairseq. Each public function calls a registered operator
 (``operators.py``). The formulas in ``reference``, in PyTorch, compute it, or a kernel in ``cpu`` or
 ``gpu`` where one applies and the user's choice (``backends.py``) allows it.
+
+Derivatives are those of reverse mode, of first and second order (``torch.func``: ``grad``,
+``vjp``, ``jacrev``); forward mode (``jvp``, ``hessian``) is not supported.
 """
 
 from fairseq_sparse.ops import cpu, gpu

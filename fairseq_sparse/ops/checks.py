@@ -20,17 +20,33 @@ def check_logits(z: Tensor) -> None:
         raise TypeError(f"logits must be floating point, got {z.dtype}: convert them, z.float()")
 
 
-def check_alpha(alpha: float) -> float:
+# Above, fp32 overflows in alpha - 1 times a logit, and p is 1 for the largest logit long before.
+LARGEST_ALPHA = 1e6
+# At 1.0001, p is exact to 4e-5 in fp32, at 1.001 to 4e-6; in fp64 any alpha above 1 will do.
+_SMALLEST_ALPHA = 1.0001
+
+
+def check_alpha(alpha: float, dtype: torch.dtype = torch.float64) -> float:
     """Return ``alpha``, a finite number above 1.
+
+    Args:
+        dtype: that of the logits.
 
     Raises:
         TypeError: it is not a number.
-        ValueError: it is out of range.
+        ValueError: it is out of range, or too near to 1 for the dtype.
     """
     if type(alpha) is not float and not isinstance(alpha, Real):  # the latter takes its time
         raise TypeError(f"alpha must be a number, got {alpha!r}")
     if not 1.0 < alpha < float("inf"):
         raise ValueError(f"alpha must be a finite number above 1, got {alpha}")
+    if alpha > LARGEST_ALPHA:
+        raise ValueError(f"alpha must be at most {LARGEST_ALPHA:g}, got {alpha}: argmax, the limit")
+    if alpha < _SMALLEST_ALPHA and dtype != torch.float64:
+        raise ValueError(
+            f"alpha = {alpha} is too near to 1 for logits of {dtype}: use 1, which is softmax, at "
+            f"least {_SMALLEST_ALPHA}, or logits in fp64"
+        )
     return float(alpha)
 
 

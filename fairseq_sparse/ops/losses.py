@@ -181,7 +181,7 @@ class _Loss(NamedTuple):
         if self.reduction not in ("none", "sum", "mean"):
             raise ValueError(f"reduction must be none, sum or mean, got {self.reduction!r}")
         is_softmax = self.tau is None and self.alpha == 1
-        alpha = 1.0 if is_softmax else check_alpha(self.alpha)
+        alpha = 1.0 if is_softmax else check_alpha(self.alpha, z.dtype)
         check_algorithm(self.algorithm, alpha, self.topk)
         options = (self.label_smoothing, self.ignore_index, self.algorithm, self.topk)
         return self._checked_tau(z), alpha, *options

@@ -143,6 +143,20 @@ def test_alpha_near_1_is_near_softmax(dtype):
     assert (entmax(z, 1.0001) - torch.softmax(z, -1)).abs().max() < 0.11 * distance
 
 
+@pytest.mark.parametrize("function", [entmax, log_entmax, entmax_threshold])
+def test_an_alpha_that_fp32_cannot_deal_with_is_refused(function):
+    """p would be far off, or NaN, in silence."""
+    z = logits(4, 50, dtype=torch.float32)
+    for alpha in (1 + 1e-9, 1.00001):
+        p = entmax(z.double(), alpha)
+        torch.testing.assert_close(p, torch.softmax(z.double(), -1), rtol=1e-3, atol=1e-4)
+        with pytest.raises(ValueError, match="too near to 1"):
+            function(z, alpha)
+    for alpha in (1e7, 1e300):
+        with pytest.raises(ValueError, match="alpha must be at most"):
+            function(z.double(), alpha)
+
+
 def test_large_alpha_is_near_argmax():
     z = logits(20, 100)
     p = entmax(z, 5)
