@@ -9,6 +9,8 @@ import pytest
 import commands
 import toy
 
+# Folders whose modules registration loads, or that need such modules.
+ROOMS = ("checkpoints", "criterions", "generation", "models", "modules", "optim", "tasks")
 PLACE = ("--source-lang", "de", "--target-lang", "en", "--task", "translation_sparse")
 
 
@@ -41,10 +43,31 @@ def test_a_trained_model_is_used(command, data, checkpoint):
         assert "test_tau" in commands.logged(output, "test")[0]
 
 
-def test_a_module_that_registration_needs_may_be_imported_first():
-    code = "import fairseq_sparse.checkpoints.compatibility as module; module.check_resumed_run"
+def import_each_first(names):
+    code = """
+import os, sys, torch
+for name in sys.argv[1:]:
+    child = os.fork()
+    if child == 0:
+        __import__(name)
+        os._exit(0)
+    if os.waitpid(child, 0)[1] != 0:
+        sys.exit(f"{name} cannot be imported first")
+"""
     environment = {**os.environ, "PYTHONPATH": str(toy.ROOT)}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    subprocess.run([sys.executable, "-c", code, *names], env=environment, check=True)
+
+
+def test_modules_that_need_those_of_registration_may_be_imported_first():
+    names = ("averaging", "compatibility")
+    import_each_first(f"fairseq_sparse.checkpoints.{name}" for name in names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", ROOMS)
+def test_any_module_may_be_imported_first(room):
+    names = (path.stem for path in sorted((toy.ROOT / "fairseq_sparse" / room).glob("[a-z]*.py")))
+    import_each_first(f"fairseq_sparse.{room}.{name}" for name in names)
 
 
 @pytest.mark.slow

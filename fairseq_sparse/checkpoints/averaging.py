@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_sparse.checkpoints import mapping_flags
 from fairseq_sparse.checkpoints.loading import load_checkpoint, settings_of
-from fairseq_sparse.checkpoints.mapping_flags import flags_unlike, mapping_flags
 from fairseq_sparse.checkpoints.names import EPOCH, UPDATE
 from fairseq_sparse.errors import CheckpointError
 from fairseq_sparse.files import replacing
@@ -234,7 +234,7 @@ class _Reference:
 
     def __init__(self, path: str, state: Mapping[str, Any], model: Mapping[str, Tensor]):
         self.path = path
-        self.flags = mapping_flags(settings_of(state, "model"))
+        self.flags = mapping_flags.read(settings_of(state, "model"))
         self.fields = _model_fields(state)
         self.entries = {key: (tuple(value.shape), value.dtype) for key, value in model.items()}
         self.kept = {
@@ -243,12 +243,12 @@ class _Reference:
 
     def check(self, path: str, state: Mapping[str, Any], model: Mapping[str, Tensor]) -> None:
         """Raise CheckpointError that names the first difference, if there is one."""
-        theirs = mapping_flags(settings_of(state, "model"))
+        theirs = mapping_flags.read(settings_of(state, "model"))
         if theirs != self.flags:
             raise CheckpointError(
                 f"the checkpoints do not match: {path} was trained with "
-                f"{flags_unlike(theirs, self.flags)}, but {self.path} with "
-                f"{flags_unlike(self.flags, theirs)}"
+                f"{mapping_flags.unlike(theirs, self.flags)}, but {self.path} with "
+                f"{mapping_flags.unlike(self.flags, theirs)}"
             )
         for field, value in _model_fields(state).items():
             self._equal(path, f"the model's {field}", value, self.fields[field])

@@ -12,8 +12,8 @@ from typing import Any, Optional
 from omegaconf import DictConfig
 from torch import nn
 
+from fairseq_sparse.checkpoints import mapping_flags
 from fairseq_sparse.checkpoints.loading import load_checkpoint, settings_of
-from fairseq_sparse.checkpoints.mapping_flags import flags_unlike, mapping_flags
 from fairseq_sparse.checkpoints.names import LAST
 from fairseq_sparse.errors import CheckpointError
 
@@ -40,9 +40,9 @@ def check_first_checkpoint(args: Any, model: nn.Module) -> None:
         return  # fairseq reports the error itself
     settings = settings_of(state, "model")
     if is_resumed and settings:
-        _check_resumed(path, mapping_flags(settings), mapping_flags(args))
+        _check_resumed(path, mapping_flags.read(settings), mapping_flags.read(args))
     elif settings:
-        _check_fine_tuned(path, mapping_flags(settings), mapping_flags(args))
+        _check_fine_tuned(path, mapping_flags.read(settings), mapping_flags.read(args))
     _check_average_of(path, state, args)
     if hasattr(model, "check_checkpoint") and isinstance(state.get("model"), dict):
         try:
@@ -68,7 +68,7 @@ def check_resumed_run(run: DictConfig) -> None:
     except CheckpointError:
         return  # fairseq has just read it
     if settings:
-        _check_resumed(path, mapping_flags(settings), mapping_flags(run["model"]))
+        _check_resumed(path, mapping_flags.read(settings), mapping_flags.read(run["model"]))
 
 
 def check_exponential_average(args: Any, model: nn.Module) -> None:
@@ -149,10 +149,10 @@ def _check_resumed(path: str, theirs: dict[str, str], ours: dict[str, str]) -> N
 
     if theirs != ours:
         raise ValueError(
-            f"{path} was trained with {flags_unlike(theirs, ours)}, but this run, which would "
-            f"resume it, has {flags_unlike(ours, theirs)}: choose another --save-dir, or the flags "
-            "of the checkpoint. To begin with its parameters, give them to a run in another "
-            f"--save-dir by --finetune-from-model {path}"
+            f"{path} was trained with {mapping_flags.unlike(theirs, ours)}, but this run, which "
+            f"would resume it, has {mapping_flags.unlike(ours, theirs)}: choose another "
+            "--save-dir, or the flags of the checkpoint. To begin with its parameters, give them "
+            f"to a run in another --save-dir by --finetune-from-model {path}"
         )
 
 

@@ -10,7 +10,7 @@ from fairseq_sparse.modules.attention_config import attention_kinds
 from fairseq_sparse.modules.output_transforms import transforms_with
 
 
-def mapping_flags(settings: Any) -> dict[str, str]:
+def read(settings: Any) -> dict[str, str]:
     """Return the flags of the output transform and of the attention, with their values.
 
     Args:
@@ -32,7 +32,7 @@ def mapping_flags(settings: Any) -> dict[str, str]:
     return flags
 
 
-def flags_unlike(flags: Mapping[str, str], others: Mapping[str, str]) -> str:
+def unlike(flags: Mapping[str, str], others: Mapping[str, str]) -> str:
     """Return those of the flags that the others lack or have with another value, as text."""
     return " ".join(f"{name} {x}" for name, x in flags.items() if others.get(name) != x)
 

@@ -13,7 +13,7 @@ from fairseq.logging.meters import AverageMeter
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import EVAL_BLEU_ORDER, TranslationConfig, TranslationTask
 
-from fairseq_sparse.checkpoints.compatibility import run_settings
+from fairseq_sparse.checkpoints import compatibility
 from fairseq_sparse.generation.exact_search import ExactSequenceGenerator
 from fairseq_sparse.generation.sparse_sequence_generator import SparseSequenceGenerator
 from fairseq_sparse.tasks.sparse_decoding import SparseDecodingConfig, SparseDecodingMixin
@@ -44,7 +44,7 @@ class TranslationSparseTask(SparseDecodingMixin, SparseTrainingMixin, Translatio
                 report of validation would not be that of one data set.
         """
         if self.cfg.eval_bleu and not from_checkpoint:
-            self._check_report(run_settings(cfg, "dataset"))
+            self._check_report(compatibility.run_settings(cfg, "dataset"))
         model = super().build_model(cfg, from_checkpoint)
         metric = self.checkpoint_settings.best_checkpoint_metric
         if metric == "bleu" and not self.cfg.eval_bleu:
@@ -55,7 +55,7 @@ class TranslationSparseTask(SparseDecodingMixin, SparseTrainingMixin, Translatio
         """Same as in fairseq. The run's checkpoints will not name its search report: whoever loads
         one, to validate or to translate, would overwrite it."""
         criterion = super().build_criterion(cfg, *args, **kwargs)
-        run_settings(cfg, "task").search_report = None
+        compatibility.run_settings(cfg, "task").search_report = None
         return criterion
 
     def _check_report(self, dataset) -> None:
