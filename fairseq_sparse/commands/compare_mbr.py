@@ -48,7 +48,13 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     add_output_folder(parser)
     add("--samples", type=positive, default=32, metavar="N", help="per sentence (default: 32)")
     add("--utility", choices=UTILITIES, default="chrf", help="(default: %(default)s)")
-    add("--seed", type=not_negative, default=1, metavar="N", help="draws the samples (default: 1)")
+    add(
+        "--seed",
+        type=not_negative,
+        default=1,
+        metavar="N",
+        help="of the random samples (default: 1)",
+    )
     return parser.parse_args(arguments)
 
 

@@ -155,7 +155,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add("--device-batch", type=positive, metavar="N", help="what a device holds at once")
     add("--average", type=positive, metavar="N", help="checkpoints that are averaged")
     add("--bpe-merges", type=not_negative, metavar="N", help="0: whole tokens")
-    text = "languages of a corpus that has many, as of inflection"
+    text = "languages to use of a corpus that has many, such as that of inflection"
     add("--languages", type=words, default=[], metavar="LANG,...", help=text)
     text = "flag of fairseq-train, generate.FLAG of fairseq-generate, corpus.FIELD of the data set"
     add("--set", type=setting, action="append", default=[], metavar="KEY=VALUE", help=text)

@@ -18,8 +18,6 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import ARCH_MODEL_REGISTRY, register_model_architecture
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from fairseq_sparse.ops.checks import LARGEST_ALPHA
-
 Architecture = Callable[[Namespace], None]
 # Flags of the task that models read.
 _OF_TASK = ("max_source_positions", "max_target_positions")
@@ -50,8 +48,7 @@ def criterion_name(args: Any) -> Optional[str]:
 
 
 def check_size_of_alpha(flag: str, alpha: float) -> None:
-    """Refuse an alpha so near to 1 that p = [...]^(1 / (alpha - 1)) is inexact in fp32, or so large
-    that logits times alpha - 1 can overflow.
+    """Refuse an alpha so near to 1 that p = [...]^(1 / (alpha - 1)) is inexact in fp32.
 
     Raises:
         ValueError: naming the flag.
@@ -60,11 +57,6 @@ def check_size_of_alpha(flag: str, alpha: float) -> None:
         raise ValueError(
             f"{flag} must be at least {SMALLEST_ALPHA:g}, got {alpha}: nearer to 1, fp32 is too "
             "inexact; use softmax, the limit"
-        )
-    if alpha > LARGEST_ALPHA:
-        raise ValueError(
-            f"{flag} must be at most {LARGEST_ALPHA:g}, got {alpha}: above about 1000 only "
-            "the largest entry has a nonzero probability anyway"
         )
 
 

@@ -20,8 +20,8 @@ def check_logits(z: Tensor) -> None:
         raise TypeError(f"logits must be floating point, got {z.dtype}: convert them, z.float()")
 
 
-# Above, fp32 overflows in alpha - 1 times a logit, and p is 1 for the largest logit long before.
-LARGEST_ALPHA = 1e6
+# Above it, alpha - 1 times a logit can overflow in fp32.
+_LARGEST_ALPHA = 1e6
 # At 1.0001, p is exact to 4e-5 in fp32, at 1.001 to 4e-6; in fp64 any alpha above 1 will do.
 _SMALLEST_ALPHA = 1.0001
 
@@ -40,8 +40,11 @@ def check_alpha(alpha: float, dtype: torch.dtype = torch.float64) -> float:
         raise TypeError(f"alpha must be a number, got {alpha!r}")
     if not 1.0 < alpha < float("inf"):
         raise ValueError(f"alpha must be a finite number above 1, got {alpha}")
-    if alpha > LARGEST_ALPHA:
-        raise ValueError(f"alpha must be at most {LARGEST_ALPHA:g}, got {alpha}: argmax, the limit")
+    if alpha > _LARGEST_ALPHA:
+        raise ValueError(
+            f"alpha must be at most {_LARGEST_ALPHA:g}, got {alpha}: above about 1000 only the "
+            "largest entry has a nonzero probability anyway"
+        )
     if alpha < _SMALLEST_ALPHA and dtype != torch.float64:
         raise ValueError(
             f"alpha = {alpha} is too near to 1 for logits of {dtype}: use 1, which is softmax, at "

@@ -95,10 +95,9 @@ def entmax(
         Probabilities in the shape and dtype of ``z``.
 
     Raises:
-        ValueError: ``alpha`` is a number that is below 1 or not finite, a tensor of a wrong shape,
-            or, on a CPU, a tensor with a value of 1 or less, or a number above 1e6 or, unless ``z``
-            is fp64, between 1 and 1.0001; the algorithm is unknown or does not
-            take this alpha, or ``topk`` is below 1.
+        ValueError: ``alpha`` is a number below 1, above 1e6 or, unless ``z`` is fp64, between 1 and
+            1.0001, a tensor of a wrong shape or, on a CPU, a tensor with a value of 1 or less; the
+            algorithm is unknown or does not take this alpha, or ``topk`` is below 1.
         TypeError: ``z`` is not floating point, or ``alpha`` is neither a number nor a tensor.
     """
     if not torch.is_tensor(alpha) and alpha == 1:

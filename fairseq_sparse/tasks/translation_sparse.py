@@ -59,7 +59,7 @@ class TranslationSparseTask(SparseDecodingMixin, SparseTrainingMixin, Translatio
         return criterion
 
     def _check_report(self, dataset) -> None:
-        """Refuse a search report of validation in which the number of a sentence says too little.
+        """Refuse a search report that several workers or several validation sets would share.
 
         Raises:
             ValueError: naming the flag and the remedy.

@@ -62,7 +62,9 @@ def parse_arguments(arguments: list[str] | None = None) -> Namespace:
     add_model_arguments(parser, several=True)
     text = "share of the pairs that are made bad (default: 20)"
     parser.add_argument("--percent", type=float, default=20, metavar="P", help=text)
-    parser.add_argument("--seed", type=seed, default=1, metavar="N", help="draws them (default: 1)")
+    parser.add_argument(
+        "--seed", type=seed, default=1, metavar="N", help="of the choice (default: 1)"
+    )
     add_max_tokens(parser)
     add_format(parser)
     add_json(parser)

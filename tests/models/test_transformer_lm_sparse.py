@@ -93,10 +93,6 @@ def test_attention_is_causal_and_decodes_step_by_step(kind):
     assert sparse.train()(words)[0].sum().isfinite()
 
 
-CUTOFFS = {"adaptive_input_cutoff": "8,12", "adaptive_input_factor": 2}
-CHARACTERS = {"character_filters": "[(1, 8)]", "char_embedder_highway_layers": 1}
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -108,8 +104,8 @@ CHARACTERS = {"character_filters": "[(1, 8)]", "char_embedder_highway_layers": 1
         {"adaptive_softmax_cutoff": "8,12", "criterion": "entmax_loss"},
         {"tie_adaptive_weights": True},
         {"share_decoder_input_output_embed": True, "decoder_output_dim": 8},
-        {"share_decoder_input_output_embed": True, "adaptive_input": True, **CUTOFFS},
-        {"share_decoder_input_output_embed": True, "character_embeddings": True, **CHARACTERS},
+        {"share_decoder_input_output_embed": True, **LAYOUTS[5]},  # adaptive input
+        {"share_decoder_input_output_embed": True, "character_embeddings": True},
     ],
     ids=" ".join,
 )
