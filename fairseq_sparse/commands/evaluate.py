@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq_sparse.commands.common import command_parser, positive
@@ -122,6 +123,17 @@ def plan(options: argparse.Namespace, checkpoint: Path, folder: Path) -> Plan:
     return Plan(f"evaluation of {checkpoint.name} on {subset}", stages)
 
 
+def check_own(stages: Sequence[Stage]) -> None:
+    """Refuse to replace files that no earlier call has made."""
+    new = [stage for stage in stages if not records.path_of(stage).exists()]
+    there = [str(path) for stage in new for path in stage.outputs if path.exists()]
+    if there:
+        raise AnalysisError(
+            f"{', '.join(there)}: not made by this command, which would replace them; move or "
+            "delete them"
+        )
+
+
 def run(options: argparse.Namespace) -> None:
     from fairseq_sparse.commands import score, table_results
     from fairseq_sparse.measure.run_folders import find_checkpoint
@@ -133,6 +145,7 @@ def run(options: argparse.Namespace) -> None:
     folder = results_folder(options.run, checkpoint)
     folder.mkdir(exist_ok=True)
     made = plan(options, checkpoint, folder.absolute())
+    check_own(made.stages)
     # The analyses always run, and read what they have measured before unless it was deleted.
     records.remove(records.path_of(made.stages[-1]))
     engine.run(made)

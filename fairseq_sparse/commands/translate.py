@@ -5,9 +5,9 @@ be the best of all or the only one (of at least one token: the empty translation
 for), and the tokens of nonzero probability at each of its steps.
 --plots draws all translations of nonzero probability as a tree.
 
-MODEL is a folder with model.pt, the dictionaries and, for text split by subword-nmt, bpecodes; or a
-folder that fairseq-preprocess made, with --path. Without TEXT, sentences are read from standard
-input, one a line.
+MODEL is a folder with model.pt, the dictionaries and, for text split by subword-nmt, bpecodes; that
+of a run or a --save-dir, whose data are still there; or one that fairseq-preprocess made, with
+--path. Without TEXT, sentences are read from standard input, one a line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("translate", __doc__)
     parser.add_argument("model", metavar="MODEL", type=Path)
     parser.add_argument("text", metavar="TEXT", nargs="*", help="sentences, each in quotes")
-    parser.add_argument("--path", metavar="CKPT", help="checkpoint (default: MODEL/model.pt)")
+    text = "checkpoint (default: MODEL/model.pt, or the one that a run would be measured by)"
+    parser.add_argument("--path", metavar="CKPT", help=text)
     parser.add_argument("--beam", type=positive, default=5, metavar="N", help="(default: 5)")
     parser.add_argument(
         "--exact", action="store_true", help="look for the most probable translation of all"
@@ -67,9 +68,9 @@ def run(options: argparse.Namespace) -> None:
     sentences = options.text or [line for line in typed.split("\n") if line.strip()]
     if not sentences:
         raise AnalysisError("no sentence: give it in quotes, or on standard input")
-    path = options.path or str(options.model / "model.pt")
+    path, data = find_model(options)
     # 1.5-ReLU gives weights; divided by their sum they are probabilities.
-    translator = load_translator(path, str(options.model), options.cpu).normalised()
+    translator = load_translator(path, data, options.cpu).normalised()
     figures = {}
     for number, sentence in enumerate(sentences, start=1):
         sample = typed_batch(translator, [sentence], tokenizer=options.tokenizer)
@@ -79,6 +80,17 @@ def run(options: argparse.Namespace) -> None:
             figures[name] = picture(translator, sample, options.nodes)
     if options.plots:
         write_plots(figures, options)
+
+
+def find_model(options: argparse.Namespace) -> tuple[str, str]:
+    """Return the checkpoint, and the folder with its dictionaries."""
+    from fairseq_sparse.measure.run_folders import find_data, find_runs
+
+    own = options.model / "model.pt"
+    if options.path or own.is_file():
+        return options.path or str(own), str(options.model)
+    runs = find_runs([options.model])
+    return str(runs[0].checkpoint), find_data(runs, None)
 
 
 def translation(translator: Translator, sample: dict[str, Any], options) -> str:

@@ -47,6 +47,17 @@ def test_all_is_measured_once(
     assert json.loads(measured.read_text()) == content
 
 
+def test_files_of_the_users_own_are_kept(
+    data: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = checkpoint.parent
+    own = run / "generate-test.txt"
+    own.write_text("of an afternoon\n", encoding="utf-8")
+    words = [str(run), str(data), "--cpu"]
+    assert_refused(capsys, str(own), cli.run, "evaluate", words)
+    assert own.read_text(encoding="utf-8") == "of an afternoon\n"
+
+
 def test_a_single_checkpoint_has_its_results_in_a_folder_of_its_name(
     data: Path, checkpoint: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

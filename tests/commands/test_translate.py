@@ -48,6 +48,16 @@ def test_translations_are_those_of_fairseq_generate(
     assert found == [(line, expected[number][0][1]) for number, line in enumerate(text)]
 
 
+def test_a_run_brings_its_own_data(
+    data: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (sentences(data)[0], "--tokenizer", "space")
+    assert call(data, checkpoint.with_name("checkpoint_best.pt"), *words) == 0
+    expected = capsys.readouterr().out
+    assert cli.run("translate", [str(checkpoint.parent), *words, "--cpu"]) == 0
+    assert capsys.readouterr().out == expected
+
+
 def test_only_a_line_feed_ends_a_sentence(
     data: Path,
     checkpoint: Path,
