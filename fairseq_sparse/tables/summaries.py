@@ -106,13 +106,20 @@ def read_summary(run: Path) -> Optional[Summary]:
 
 def missing_parts(summaries: Iterable[Summary]) -> list[str]:
     """Return a message for each part that some plain runs lack, with the command that makes it."""
+    summaries = list(summaries)
     lacking: dict[str, list[str]] = {}
     for summary in summaries:
         there = {*summary, *(["score"] if summary.keys() & SCORES.keys() else [])}
         for part in MAKERS if "dataset" not in summary else ():  # the recipes name the data set
             if part not in there:
                 lacking.setdefault(part, []).append(summary["run"])
-    return [f"no {MAKERS[part]} ({', '.join(names)})" for part, names in lacking.items()]
+    messages = [f"no {MAKERS[part]} ({', '.join(names)})" for part, names in lacking.items()]
+    if outdated := [summary["run"] for summary in summaries if "outdated" in summary]:
+        messages.append(
+            "results of an earlier checkpoint left out: fairseq-sparse evaluate makes them again "
+            f"({', '.join(outdated)})"
+        )
+    return messages
 
 
 def _own_records(run: Path) -> Records:
@@ -131,17 +138,41 @@ def _read_plain(run: Path, records: Records) -> Summary:
     summary: Summary = {
         "run": f"{run.resolve().parent.name}/{run.name}" if alone else run.resolve().name
     }
+    model = _model_of(run)
+    outdated = not alone and model is not None and _is_outdated(run, model)
+    if outdated:
+        summary["outdated"] = True
+    place = model if outdated else run
     readers = [lambda run: {"training": summarize_training(records)}] if records else []
     # The other results in its folder can be those of another checkpoint.
-    for read in [*readers, *((read_statistics, read_attention) if alone else RESULTS)]:
+    for read in [*readers, *((read_statistics, read_attention) if alone or outdated else RESULTS)]:
         try:
-            part = read(run)
+            part = read(place)
             _check(part, run)
             summary |= part
         # missing_parts names it.
         except (AnalysisError, FileNotFoundError, NotADirectoryError, ValueError):
             pass
     return summary
+
+
+def _model_of(run: Path) -> Optional[Path]:
+    """Return the checkpoint that a run's results are of, if it is there: of a folder, the first of
+    ``MODELS``."""
+    models = [run] if run.is_file() else [run / name for name in MODELS]
+    return next(filter(Path.is_file, models), None)
+
+
+def _is_outdated(run: Path, model: Path) -> bool:
+    """Return whether ``fairseq-sparse evaluate`` made the results in a folder from another model
+    than the one that is there now."""
+    try:
+        made_from = read_json(run / "stages" / "evaluate-test.json")["inputs"]
+        return made_from[model.name]["sha256"] != sha256_of(model)
+    except FileNotFoundError:
+        return False  # made otherwise, and so of an unknown model
+    except (KeyError, TypeError):
+        return True
 
 
 @contextmanager
@@ -286,8 +317,7 @@ def read_statistics(run: Path, subset: str = "test") -> Summary:
 def _read_measured(run: Path, name: str, subset: str) -> Optional[dict[str, Any]]:
     """Return a measurement of a checkpoint, or of the first of ``MODELS`` in a run's folder; None
     if it is not there, damaged, or of an earlier checkpoint, so that it would be made again."""
-    models = [run] if run.is_file() else [run / name for name in MODELS]
-    model = next(filter(Path.is_file, models), None)
+    model = _model_of(run)
     try:
         kept = read_json(measurement_file(model or run / MODELS[0], name, subset))
         made_from = kept["made_from"]

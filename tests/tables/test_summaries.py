@@ -347,6 +347,23 @@ def test_one_summary_of_a_plain_training_is_for_all(plain: Path) -> None:
     assert not {"attention", "test"} & read_run(plain)[0].keys()
 
 
+def test_an_evaluation_of_an_earlier_checkpoint_is_left_out(plain: Path) -> None:
+    model = plain / "checkpoint_best.pt"
+    record = plain / "stages" / "evaluate-test.json"
+    record.parent.mkdir()
+    write_json(record, {"inputs": {model.name: {"sha256": sha256_of(model)}}})
+    (plain / "validate-test.txt").write_text('x | INFO | test | {"test_nonzeros": "2.5"}')
+    current, _ = read_run(plain)
+    assert {"bleu", "training", "test"} <= current.keys()
+    model.write_bytes(b"trained further")
+    summary, _ = read_run(plain)
+    assert {"bleu", "test"}.isdisjoint(summary)
+    assert summary["training"] == current["training"]
+    assert any("earlier checkpoint" in message for message in missing_parts([summary]))
+    model.rename(plain / "average.pt")  # preferred, and not what was evaluated
+    assert "bleu" not in read_run(plain)[0]
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
