@@ -320,6 +320,8 @@ def run(options: argparse.Namespace) -> None:
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         os.environ.pop(name, None)
     recipes, jobs = recipes_of(options), []
+    if options.raw_dir and recipes[0].corpus.made_by:
+        raise RecipeError(f"--raw-dir: {options.dataset} is made by a script, from no files")
     at_once = options.jobs if len(recipes) > 1 else 1
     for recipe in recipes:
         workers = devices_of(recipe, options, at_once)

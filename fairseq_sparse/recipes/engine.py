@@ -18,6 +18,7 @@ from pathlib import Path
 from fairseq_sparse import files
 from fairseq_sparse.errors import AnalysisError, CheckpointError, RecipeError
 from fairseq_sparse.recipes import processes, progress, records, script, supervisor
+from fairseq_sparse.recipes.flag_check import check_flags
 from fairseq_sparse.recipes.plan import CORES, Command, Plan, Stage
 
 _SHOWN = 20  # last lines of the log of a failure
@@ -43,6 +44,8 @@ def task_of(plan: Plan, names: Sequence[str] = (), name: str = "") -> supervisor
     stages = [stage for stage in plan.stages if not names or stage.name in names]
 
     def work(tell: supervisor.Tell) -> None:
+        new = [stage for stage in stages if not records.is_finished(stage)]
+        check_flags(command for stage in new for command in stage.commands)
         for stage in stages:
             try:
                 _do(stage, tell)

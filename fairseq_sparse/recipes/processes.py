@@ -140,11 +140,12 @@ def _console_script(name: str) -> Optional[Callable[[], object]]:
 
     script = next(iter(entry_points(group="console_scripts", name=name)), None)
     if script is not None and re.split("[.:]", script.value)[0] in _PACKAGES:
-        _load()
+        load_fairseq()
     return script and (lambda: script.load()())
 
 
-def _load() -> None:
+def load_fairseq() -> None:
+    """Import fairseq and what its commands need, once for all forks of this process."""
     # Asking the driver for GPUs would make CUDA unusable in forks; asking NVML does not.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     logging.disable(logging.INFO)  # what fairseq says while it loads

@@ -353,6 +353,7 @@ WRONG = """
 no_such_data softmax | 'no_such_data'
 quickstart ../softmax | '../softmax'
 quickstart softmax --average 10 | --average
+quickstart softmax --raw-dir y | --raw-dir
 quickstart softmax --finetune nowhere | nowhere
 quickstart entmax --attention-cross sparsemax --attention-alpha 1.5 | --attention-alpha
 quickstart softmax --cpu --stages train --data-dir a:b | a:b
@@ -400,6 +401,24 @@ def test_a_wrong_command_line_is_refused(line: str, tmp_path: Path, capfd, monke
     assert status == (1 if line in WRONG else 2)
     assert fault in capfd.readouterr().err.splitlines()[-1]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        (["--set", "learning-rate=3"], "fairseq-train: unrecognized arguments: --learning-rate"),
+        (["--set", "clip-norm=strong"], "--clip-norm"),
+        (["--set", "lr-scheduler=none"], "--lr-scheduler"),
+        (["--set", "generate.beams=3"], "fairseq-generate: unrecognized arguments: --beams"),
+        (["--output-algorithm", "guess"], "--output-algorithm"),
+    ],
+)
+def test_flags_that_fairseq_does_not_know_are_refused_first(
+    given: list[str], fault: str, tmp_path: Path, raw: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert call(tmp_path, raw, *given) == 1
+    assert fault in capfd.readouterr().err
+    assert not (tmp_path / "data").exists()
 
 
 def test_the_list_names_everything(capsys) -> None:
