@@ -77,7 +77,7 @@ def score_files(subset: str) -> tuple[str, str]:
 
 def plan(options: argparse.Namespace, checkpoint: Path, folder: Path) -> Plan:
     """Return the plan: fairseq-generate, fairseq-validate, the score, and the analyses."""
-    from fairseq_sparse.tables.summaries import attention_file
+    from fairseq_sparse.tables.results import attention_file
 
     data, subset = options.data.absolute(), options.subset
     source, target = find_languages(data, subset)

@@ -71,7 +71,8 @@ def report(options: argparse.Namespace) -> None:
     from fairseq_sparse.measure.run_folders import find_data, find_runs, find_subwords
     from fairseq_sparse.plots.pictures import require_matplotlib
     from fairseq_sparse.report.page import make_page
-    from fairseq_sparse.tables.summaries import read_alignment, read_run
+    from fairseq_sparse.tables.results import read_alignment
+    from fairseq_sparse.tables.summaries import read_run
 
     require_matplotlib()
     runs = find_runs(options.runs)

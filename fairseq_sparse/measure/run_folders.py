@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_json, sha256_of
-from fairseq_sparse.tables.summaries import MODELS
+from fairseq_sparse.tables.results import MODELS
 
 
 @dataclass(frozen=True)

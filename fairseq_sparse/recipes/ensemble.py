@@ -13,7 +13,7 @@ from fairseq_sparse.recipes import stages
 from fairseq_sparse.recipes.evaluation import generate, names_of
 from fairseq_sparse.recipes.plan import Plan
 from fairseq_sparse.recipes.recipe import Recipe
-from fairseq_sparse.tables.summaries import read_generation, read_score
+from fairseq_sparse.tables.results import read_generation, read_score
 
 
 def plan(recipes: Sequence[Recipe], folder: Path) -> Plan:

@@ -25,7 +25,7 @@ from fairseq_sparse.recipes.plan import (
 from fairseq_sparse.recipes.preparation import all_references, binary_files, bpe_codes
 from fairseq_sparse.recipes.recipe import Flags, Recipe
 from fairseq_sparse.recipes.training import begin
-from fairseq_sparse.tables.summaries import RESULTS
+from fairseq_sparse.tables.results import RESULTS
 
 # The measures logged by fairseq-eval-lm, the samples printed by fairseq-interactive, and the token
 # for a line break.

@@ -23,7 +23,7 @@ from fairseq_sparse.recipes.plan import (
 )
 from fairseq_sparse.recipes.preparation import binary_files
 from fairseq_sparse.recipes.recipe import Flags, Recipe
-from fairseq_sparse.tables.summaries import summarize_training
+from fairseq_sparse.tables.results import summarize_training
 
 # Schedules with which a longer training begins as a shorter one does.
 _WITHOUT_END = {"fixed", "inverse_sqrt", "reduce_lr_on_plateau", "reduce_lr_on_valid_loss"}

@@ -21,15 +21,8 @@ from fairseq_sparse.recipes.evaluation import summarize
 from fairseq_sparse.recipes.recipe import Options
 from fairseq_sparse.recipes.resolve import resolve
 from fairseq_sparse.tables.columns import conditions
-from fairseq_sparse.tables.summaries import (
-    missing_parts,
-    read_alignment,
-    read_generation,
-    read_run,
-    read_score,
-    read_validation_set,
-    summarize_training,
-)
+from fairseq_sparse.tables.results import summarize_training
+from fairseq_sparse.tables.summaries import missing_parts, read_run
 
 
 def line(tag: str, loose: bool = False, **numbers: object) -> str:
@@ -258,23 +251,6 @@ def test_a_model_has_the_speed_of_one_with_the_same_attention_everywhere() -> No
         assert model_name({"run": "a", "variant": "softmax", "model": model}) == name
 
 
-def test_decoding_has_a_score_a_speed_and_a_share_of_the_judged_that_is_optimal(
-    tmp_path: Path,
-) -> None:
-    with pytest.raises(AnalysisError, match="bleu.json"):
-        read_score(tmp_path)
-    (tmp_path / "accuracy.json").write_text('{"accuracy": 87.5}')
-    (tmp_path / "generate-test.txt").write_text(
-        "certified: 2 of 8 sentences (25.0 %) exact (the list has every translation that the model "
-        "and the options allow), 4 of 8 sentences (50.0 %) optimal (nothing has a better score "
-        "than the first)\n"
-        "Translated 9 sentences (90) in 3s (3.00 sentences/s)"
-    )
-    assert read_score(tmp_path) == {"inflection": {"accuracy": 87.5}}
-    expected = {"sentences_per_second": 3, "optimal": 0.5}
-    assert read_generation(tmp_path) == {"generation": expected}
-
-
 def test_runs_that_are_not_finished_are_refused(run: Path) -> None:
     (run / "logs" / "train.log").write_text("nothing\n")
     with pytest.raises(AnalysisError, match="train.log"):
@@ -438,28 +414,6 @@ def test_a_training_that_still_improved_is_named(run: Path, capsys) -> None:
     (run / "summary.json").unlink()
     training = read_run(run)[0]["training"]
     assert training["updates"] == 2 and not {"seconds", "words_per_second"} & training.keys()
-
-
-def test_shares_of_what_the_search_proved_are_of_all_sentences(tmp_path: Path) -> None:
-    report = [(True, True, 1), (True, True, 3), (False, True, 1), (None, None, 1), (True, False, 2)]
-    names = ("exact", "optimal", "hypotheses")
-    lines = [json.dumps(dict(zip(names, each, strict=True))) for each in report]
-    (tmp_path / "search-valid.jsonl").write_text("\n".join(lines) + "\n")
-    (tmp_path / "validate-valid.txt").write_text(line("valid", loss=2.5) + "\n")
-    (tmp_path / "attention-valid.json").write_text('{"attention": {"cross": {"null": 0.5}}}')
-    expected = {"sentences": 5, "exact": 3 / 5, "optimal": 3 / 5, "single": 1 / 5}
-    found = {"loss": 2.5, "attention": {"cross": {"null": 0.5}}, "search": expected}
-    assert read_validation_set(tmp_path) == {"valid": found}
-    (tmp_path / "search-valid.jsonl").write_text(lines[0] + "\n" + lines[1][:9])
-    with pytest.raises(AnalysisError, match="search-valid.jsonl is cut off"):
-        read_validation_set(tmp_path)
-
-
-@pytest.mark.parametrize("count", [0, 2])
-def test_alignments_of_one_model_are_needed(tmp_path: Path, count: int) -> None:
-    (tmp_path / "alignment.json").write_text(json.dumps({"folders": [{}] * count}))
-    with pytest.raises(ValueError, match=f"alignment.json has {count} folders"):
-        read_alignment(tmp_path)
 
 
 def test_a_variant_has_the_same_name_in_json(tmp_path: Path, capsys) -> None:
