@@ -36,6 +36,7 @@ def convert_to_ctranslate2(
         CheckpointError: the package ctranslate2 is missing, the checkpoint cannot be read,
             CTranslate2 does not have the model, or the folder has other files.
     """
+    output = output.resolve()  # not a link, which could not be replaced by a folder
     others = sorted(path.name for path in _files(output) if not _MADE.fullmatch(path.name))
     if others:
         raise CheckpointError(f"{output} has other files ({others[0]}): name a new folder")

@@ -26,7 +26,7 @@ from fairseq_sparse.commands.ensemble import add_run_options, read_recipes
 from fairseq_sparse.commands.mbr import UTILITIES
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.files import read_json
-from fairseq_sparse.recipes import engine, stages
+from fairseq_sparse.recipes import engine, records, stages
 from fairseq_sparse.recipes.ensemble import check_together
 from fairseq_sparse.recipes.evaluation import generate
 from fairseq_sparse.recipes.plan import Command, Plan, Stage
@@ -111,5 +111,7 @@ def _sample(recipe: Recipe, folder: Path, method: str, samples: int, seed: int) 
 
 def run(given: argparse.Namespace) -> None:
     out = given.output_folder.absolute()
-    engine.run(plan(read_recipes(given), out, given.samples, given.utility, given.seed))
+    made = plan(read_recipes(given), out, given.samples, given.utility, given.seed)
+    records.refuse_foreign(made.stages)
+    engine.run(made)
     print((out / "table.txt").read_text(encoding="utf-8"), end="")

@@ -16,7 +16,7 @@ from fairseq_sparse.commands import table_results
 from fairseq_sparse.commands.common import command_parser
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.files import read_json
-from fairseq_sparse.recipes import engine, ensemble
+from fairseq_sparse.recipes import engine, ensemble, records
 from fairseq_sparse.recipes.recipe import Recipe
 
 
@@ -56,5 +56,7 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
 
 def run(given: argparse.Namespace) -> None:
     folder = given.run_dir.absolute()
-    engine.run(ensemble.plan(read_recipes(given), folder))
+    made = ensemble.plan(read_recipes(given), folder)
+    records.refuse_foreign(made.stages)
+    engine.run(made)
     table_results.run(table_results.parse_arguments([str(folder)]))

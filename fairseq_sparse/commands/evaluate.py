@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq_sparse.commands.common import command_parser, positive
@@ -105,7 +104,7 @@ def plan(options: argparse.Namespace, checkpoint: Path, folder: Path) -> Plan:
 
     def before() -> None:
         """Remove the scores of an earlier call, which are of other translations."""
-        if records.path_of(score).exists():
+        if records.path_of(score).exists() and not records.foreign(score):
             for path in scores:
                 records.remove(path)
 
@@ -113,7 +112,7 @@ def plan(options: argparse.Namespace, checkpoint: Path, folder: Path) -> Plan:
     decode = Stage(name, folder, settings, inputs, outputs, decoding, before=before)
     analyses = []
     attention: tuple[Argument, ...] = ("--subwords", post_process)
-    if folder != checkpoint.parent:  # away from its measurements, a table reads this file
+    if folder.resolve() != checkpoint.parent:  # away from its measurements, a table reads this file
         attention += ("--json", folder / attention_file(subset))
     for kind, flags in (("attention", attention), ("support", ("--no-search",))):
         argv = ("fairseq-sparse", "analyze", kind, data, "--path", checkpoint, "--subset", subset)
@@ -121,17 +120,6 @@ def plan(options: argparse.Namespace, checkpoint: Path, folder: Path) -> Plan:
     analyze = Stage(f"analyze-{subset}", folder, settings, inputs, (), tuple(analyses))
     stages = (decode, *([score] if references else []), analyze)
     return Plan(f"evaluation of {checkpoint.name} on {subset}", stages)
-
-
-def check_own(stages: Sequence[Stage]) -> None:
-    """Refuse to replace files that no earlier call has made."""
-    new = [stage for stage in stages if not records.path_of(stage).exists()]
-    there = [str(path) for stage in new for path in stage.outputs if path.exists()]
-    if there:
-        raise AnalysisError(
-            f"{', '.join(there)}: not made by this command, which would replace them; move or "
-            "delete them"
-        )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -145,7 +133,7 @@ def run(options: argparse.Namespace) -> None:
     folder = results_folder(options.run, checkpoint)
     folder.mkdir(exist_ok=True)
     made = plan(options, checkpoint, folder.absolute())
-    check_own(made.stages)
+    records.refuse_foreign(made.stages)
     # The analyses always run, and read what they have measured before unless it was deleted.
     records.remove(records.path_of(made.stages[-1]))
     engine.run(made)

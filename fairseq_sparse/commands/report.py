@@ -30,7 +30,7 @@ from fairseq_sparse.commands.common import (
 from fairseq_sparse.commands.models import (
     add_subwords,
 )
-from fairseq_sparse.files import read_json, write_text
+from fairseq_sparse.files import write_text
 
 if TYPE_CHECKING:
     from fairseq_sparse.measure.run_folders import Run
@@ -106,18 +106,13 @@ def report(options: argparse.Namespace) -> None:
 def hints(run: Run, data: str) -> dict[str, list[str]]:
     """Return for each part of a run the commands that make it; only the names of files that cannot
     be known are left to be filled in, in capital letters."""
-    place, recipe = str(run.folder), run.folder / "run.json"
-    made = read_json(recipe) if recipe.is_file() else {}
-    again = shell("run", made.get("dataset"), made.get("variant"), "--run-dir", place)
-    again += " --cpu" * (made.get("config") == "cpu") + f" --seed {made.get('seed')} --stages"
+    place = str(run.folder)
     found = {"records": [shell("report", place, "--log", "TRAIN.log") + OUTPUT]}
     links, result = f"{place}/alignments", f"{place}/alignment.json"
     found["alignment"] = [
         shell("align", data, "--path", run.checkpoint, "--output-folder", links),
         shell("analyze", "alignment", "GOLD.talp", links, "--json", result),
     ]
-    if made.get("corpus", {}).get("gold_alignment"):
-        found["alignment"] = [f"{again} align"]
     return found
 
 

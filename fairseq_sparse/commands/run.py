@@ -268,6 +268,8 @@ def wanted_stages(options: argparse.Namespace, made: Plan) -> list[str]:
         check_data(made, names[0] == STAGES[1])
     if names[0] not in STAGES[:3]:
         check_average(made)
+    if names[0] not in STAGES[:4]:
+        check_translations(made)
     return names
 
 
@@ -299,6 +301,16 @@ def check_average(made: Plan) -> None:
         raise RecipeError(
             f"{average.folder} has a model of another training or average; make it anew, by "
             f"--stages average-analyze: {'; '.join(changes)}"
+        )
+
+
+def check_translations(made: Plan) -> None:
+    """Check that what stands beside the analyses was decoded as planned: their summary has both."""
+    generate = made.stages[3]
+    if changes := records.check(generate).differences:
+        raise RecipeError(
+            f"{generate.folder} was not decoded like this (give the options that it was decoded "
+            f"with, or --stages generate-analyze): {'; '.join(changes)}"
         )
 
 

@@ -84,13 +84,18 @@ def run(options: argparse.Namespace) -> None:
 
 def find_model(options: argparse.Namespace) -> tuple[str, str]:
     """Return the checkpoint, and the folder with its dictionaries."""
-    from fairseq_sparse.measure.run_folders import find_data, find_runs
+    from fairseq_sparse.measure.run_folders import find_checkpoint, find_data, find_runs
 
     own = options.model / "model.pt"
-    if options.path or own.is_file():
-        return options.path or str(own), str(options.model)
-    runs = find_runs([options.model])
-    return str(runs[0].checkpoint), find_data(runs, None)
+    try:
+        path = options.path or str(own if own.is_file() else find_checkpoint(options.model))
+    except AnalysisError as error:
+        raise AnalysisError(f"{options.model} has no model: give --path CKPT") from error
+    if any(options.model.glob("dict.*.txt")):
+        return path, str(options.model)
+    first = Path(path if Path(path).is_file() else path.split(":")[0])
+    remedy = f"name its folder in place of {options.model}, and give --path CKPT"
+    return path, find_data(find_runs([first]), None, remedy)
 
 
 def translation(translator: Translator, sample: dict[str, Any], options) -> str:

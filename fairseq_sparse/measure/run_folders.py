@@ -96,12 +96,13 @@ def short_names(places: Sequence[Path]) -> list[str]:
     return [os.path.relpath(place, common) for place in places]
 
 
-def find_data(runs: Sequence[Run], data: Optional[str]) -> str:
+def find_data(runs: Sequence[Run], data: Optional[str], remedy: str = "give --data") -> str:
     """Find the folder of prepared data that all runs were trained on.
 
     Args:
         runs: at least one.
         data: the folder given by the user; None: the folder named in the first run's checkpoint.
+        remedy: what the user can do if that folder is not there.
 
     Raises:
         AnalysisError: the folder does not exist, or a run was trained on other data.
@@ -112,10 +113,12 @@ def find_data(runs: Sequence[Run], data: Optional[str]) -> str:
 
         state = load_checkpoint(runs[0].checkpoint, with_tensors=False)
         data = settings_of(state, "task").get("data")
+        if data == ".":
+            data = None  # from average --share: not the folder that one happens to be in
         if not isinstance(data, str) or not Path(data).is_dir():
             raise AnalysisError(
                 f"{runs[0].folder} was trained on {data or 'unnamed data'}, which is not there: "
-                "give --data"
+                f"{remedy}"
             )
     elif not Path(data).is_dir():
         raise AnalysisError(f"--data {data}: there is no such folder")

@@ -35,16 +35,17 @@ def run(plan: Plan, names: Sequence[str] = ()) -> None:
         raise RecipeError(task.error)
 
 
-def task_of(plan: Plan, names: Sequence[str] = (), name: str = "") -> supervisor.Task:
-    """Return the task of running stages of a plan, for a worker."""
-    known = [stage.name for stage in plan.stages]
-    for each in names:
-        if each not in known:
-            raise RecipeError(f"there is no stage {each}: the stages are {', '.join(known)}")
-    stages = [stage for stage in plan.stages if not names or stage.name in names]
+def task_of(
+    plan: Plan, names: Sequence[str] = (), name: str = "", later: Sequence[Stage] = ()
+) -> supervisor.Task:
+    """Return the task of running stages of a plan, for a worker.
+
+    The flags of fairseq are checked before the first stage, with those of ``later`` stages.
+    """
+    stages = stages_of(plan, names)
 
     def work(tell: supervisor.Tell) -> None:
-        new = [stage for stage in stages if not records.is_finished(stage)]
+        new = (stage for stage in [*stages, *later] if not records.is_finished(stage))
         check_flags(command for stage in new for command in stage.commands)
         for stage in stages:
             try:
@@ -54,6 +55,19 @@ def task_of(plan: Plan, names: Sequence[str] = (), name: str = "") -> supervisor
                 raise RecipeError(f"the stage {stage.name} failed: {reason}") from error
 
     return supervisor.Task(work, name, plan.environment)
+
+
+def stages_of(plan: Plan, names: Sequence[str] = ()) -> list[Stage]:
+    """Return those stages of a plan that have the names; without names, all.
+
+    Raises:
+        RecipeError: there is no such stage.
+    """
+    known = [stage.name for stage in plan.stages]
+    for each in names:
+        if each not in known:
+            raise RecipeError(f"there is no stage {each}: the stages are {', '.join(known)}")
+    return [stage for stage in plan.stages if not names or stage.name in names]
 
 
 def _do(stage: Stage, tell: supervisor.Tell) -> None:

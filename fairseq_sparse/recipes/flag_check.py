@@ -47,5 +47,7 @@ def _check(program: str, words: list[str]) -> None:
     parser.error = refuse  # otherwise argparse would print all of fairseq's flags first
     try:
         options.parse_args_and_arch(parser, words)
-    except ValueError as error:
-        refuse(str(error))
+    except RecipeError:
+        raise
+    except Exception as error:  # fairseq evaluates the text of lists, such as --lr, as Python
+        refuse(f"a flag has a value that cannot be read ({type(error).__name__}: {error})")

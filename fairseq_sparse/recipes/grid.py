@@ -26,8 +26,17 @@ def run_all(jobs: Sequence[Job], at_once: int, config: str) -> list[str]:
     parts = shares(at_once, config)
     folders = [_data_of(job) for job in jobs]
     first = {folder: job for folder, job in reversed([*zip(folders, jobs, strict=True)]) if folder}
+    later = {
+        folder: [
+            stage
+            for place, (_, plan, names) in zip(folders, jobs, strict=True)
+            if place == folder
+            for stage in engine.stages_of(plan, names)
+        ]
+        for folder in first
+    }
     data = {
-        folder: engine.task_of(plan, ["prepare"], f"data for {name}")
+        folder: engine.task_of(plan, ["prepare"], f"data for {name}", later[folder])
         for folder, (name, plan, _) in first.items()
     }
     supervisor.supervise([*data.values()], [{}])

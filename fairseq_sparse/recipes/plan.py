@@ -10,7 +10,8 @@ from typing import Any, Optional, Union
 import fairseq_sparse
 from fairseq_sparse.recipes.recipe import Flags
 
-USER_DIR = Path(fairseq_sparse.__file__).resolve().parent
+# As Python found it: fairseq refuses another path to the same folder, such as one without links.
+USER_DIR = Path(fairseq_sparse.__path__[0]).absolute()
 Argument = Union[str, Path]
 # An argument that stands for the number of cores: a variable in a script.
 CORES = "$CORES"

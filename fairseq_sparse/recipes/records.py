@@ -1,8 +1,8 @@
 """Records of stages, which say whether their work can be kept.
 
-``FOLDER/stages/NAME.json`` has the settings of a stage and the SHA-256 of its inputs. No time of a
-file decides anything: size and times only save hashing a file again. Folders may be copied or
-moved, because an input is known by the end of its path.
+``FOLDER/stages/NAME.json`` has the settings of a stage, and the SHA-256 of its inputs and of what
+it made. No time of a file decides anything: size and times only save hashing a file again. Folders
+may be copied or moved, because an input is known by the end of its path.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,8 +84,10 @@ def write(stage: Stage, state: str, inputs: dict[str, Any], running: Sequence[Pa
     A kill may leave a part of what is ``running``: files and folders that the next command writes.
     """
     record: dict[str, Any] = {"state": state, "settings": stage.settings, "inputs": inputs}
+    if state == FINISHED and stage.changed == "redo":
+        record["outputs"] = {_place(path, stage): files.sha256_of(path) for path in _files(stage)}
     if running:
-        record["running"] = [os.path.relpath(path, stage.folder) for path in running]
+        record["running"] = [_place(path, stage) for path in running]
     files.write_json(path_of(stage), record)
 
 
@@ -98,6 +100,36 @@ def made(stage: Stage) -> list[Path]:
     """Return all files and folders that a stage makes."""
     of_commands = [path for command in stage.commands for path in command.made]
     return list(dict.fromkeys([*stage.outputs, *of_commands]))
+
+
+def refuse_foreign(stages: Iterable[Stage]) -> None:
+    """Check that stages would replace no file but those that they have made themselves.
+
+    Raises:
+        RecipeError: naming the files that are not as their stage left them.
+    """
+    if found := [str(path) for stage in stages for path in foreign(stage)]:
+        raise RecipeError(
+            f"{', '.join(found)}: not made by this command, which would replace them; move or "
+            "delete them"
+        )
+
+
+def foreign(stage: Stage) -> list[Path]:
+    """Return the files that a stage would replace although it did not make them."""
+    record = _read(stage)
+    if record.get("state") == INTERRUPTED or (record and "outputs" not in record):
+        return []  # it had begun to replace them, or was recorded by an earlier version
+    known = record.get("outputs", {})
+    return [x for x in _files(stage) if known.get(_place(x, stage)) != files.sha256_of(x)]
+
+
+def _files(stage: Stage) -> list[Path]:
+    return [path for path in made(stage) if path.is_file()]
+
+
+def _place(path: Path, stage: Stage) -> str:
+    return os.path.relpath(path, stage.folder)
 
 
 def remove(path: Path) -> None:

@@ -138,15 +138,17 @@ def _read_plain(run: Path, records: Records) -> Summary:
 
 
 def _is_outdated(run: Path, model: Path) -> bool:
-    """Return whether ``fairseq-sparse evaluate`` made the results in a folder from another model
-    than the one that is there now."""
+    """Return whether the results in a folder are those that ``fairseq-sparse evaluate`` made from
+    another model than the one that is there now."""
     try:
-        made_from = read_json(run / "stages" / "evaluate-test.json")["inputs"]
-        return made_from[model.name]["sha256"] != sha256_of(model)
+        record = read_json(run / "stages" / "evaluate-test.json")
     except FileNotFoundError:
         return False  # made otherwise, and so of an unknown model
-    except (KeyError, TypeError):
-        return True
+    made = record.get("outputs", {}).items()
+    if any((run / name).is_file() and sha256_of(run / name) != digest for name, digest in made):
+        return False  # made again otherwise
+    made_from = record.get("inputs", {}).get(model.name, {})
+    return made_from.get("sha256") != sha256_of(model)
 
 
 def _check(summary: Summary, path: Path) -> None:

@@ -40,6 +40,11 @@ def test_all_is_measured_once(
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*.txt")}
     assert cli.run("evaluate", words) == 0
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*.txt")} == before
+    own = (run / "generate-test.txt").read_bytes()
+    (run / "generate-test.txt").write_bytes(b"of an afternoon\n")
+    assert cli.run("evaluate", words) == 1
+    assert (run / "generate-test.txt").read_bytes() == b"of an afternoon\n"
+    (run / "generate-test.txt").write_bytes(own)
     measured = run / "measurements-checkpoint_best" / "attention-test.json"
     content = json.loads(measured.read_text())
     measured.unlink()

@@ -188,6 +188,19 @@ def test_an_unfinished_training_is_not_measured(copy: Path, raw: Path, capfd) ->
     assert (copy / "run" / "summary.json").read_bytes() == summary
 
 
+def test_analyses_are_not_put_beside_translations_of_other_settings(
+    copy: Path, raw: Path, capfd
+) -> None:
+    beam = ("--set", "generate.beam=1")
+    assert call(copy, raw, "--stages", "generate", *beam) == 0
+    described = (copy / "run" / "run.json").read_bytes()
+    for stage in ("align", "analyze"):
+        assert call(copy, raw, "--stages", stage) == 1
+        assert "--beam" in capfd.readouterr().err
+    assert (copy / "run" / "run.json").read_bytes() == described
+    assert call(copy, raw, "--stages", "analyze", *beam) == 0
+
+
 def test_a_model_of_other_data_is_refused(copy: Path, raw: Path, capfd) -> None:
     (copy / "data" / "prepared" / "bin" / "dict.en.txt").write_text("other 1\n")
     for stage in ("generate", "align", "analyze"):
@@ -359,14 +372,24 @@ def test_a_killed_training_goes_on_where_it_was(
         (["--set", "lr-scheduler=none"], "--lr-scheduler"),
         (["--set", "generate.beams=3"], "fairseq-generate: unrecognized arguments: --beams"),
         (["--output-algorithm", "guess"], "--output-algorithm"),
+        (["--set", "lr=0,001"], "fairseq-train"),
+        (["--seed", "1,2", "--set", "learning-rate=3"], "--learning-rate"),
     ],
 )
 def test_flags_that_fairseq_does_not_know_are_refused_first(
-    given: list[str], fault: str, tmp_path: Path, raw: Path, capfd: pytest.CaptureFixture[str]
+    given: list[str],
+    fault: str,
+    tmp_path: Path,
+    raw: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert call(tmp_path, raw, *given) == 1
-    assert fault in capfd.readouterr().err
-    assert not (tmp_path / "data").exists()
+    monkeypatch.chdir(tmp_path)
+    words = [DATASET, "alpha_relu", "--cpu", *TINY, "--raw-dir", str(raw), *given]
+    assert cli.run("run", words) == 1
+    said = capfd.readouterr().err
+    assert fault in said and "Traceback" not in said
+    assert not list(tmp_path.rglob("prepared"))
 
 
 def test_the_list_names_everything(capsys) -> None:

@@ -54,8 +54,11 @@ def test_a_run_brings_its_own_data(
     words = (sentences(data)[0], "--tokenizer", "space")
     assert call(data, checkpoint.with_name("checkpoint_best.pt"), *words) == 0
     expected = capsys.readouterr().out
-    assert cli.run("translate", [str(checkpoint.parent), *words, "--cpu"]) == 0
-    assert capsys.readouterr().out == expected
+    run, best = str(checkpoint.parent), str(checkpoint.with_name("checkpoint_best.pt"))
+    for named in ([run], [run, "--path", best]):
+        assert cli.run("translate", [*named, *words, "--cpu"]) == 0
+        assert capsys.readouterr().out == expected
+    assert_refused(capsys, "--path", cli.run, "translate", [str(data), *words])
 
 
 def test_only_a_line_feed_ends_a_sentence(

@@ -15,7 +15,7 @@ import engines
 import fairseq_sparse
 from engines import lines, plan, sh, stage
 from fairseq_sparse.errors import RecipeError
-from fairseq_sparse.recipes import engine
+from fairseq_sparse.recipes import engine, records
 from fairseq_sparse.recipes.plan import CORES, Command
 
 COUNTED = 'echo "$1" >> "$2"; cat "$3"'
@@ -190,6 +190,32 @@ def test_files_of_the_user_are_not_replaced_where_changes_are_refused(tmp_path, 
     assert (run / "copy").read_text() == "mine"
     engine.run(toy(run, "redo"))
     assert (run / "copy").read_text() == "old"
+
+
+def test_what_a_stage_did_not_make_can_be_told_from_what_it_made(tmp_path, toy):
+    run = tmp_path / "run"
+    made = toy(run)
+    records.refuse_foreign(made.stages)
+    engine.run(made)
+    records.refuse_foreign(made.stages)
+    (run / "copy").write_text("mine")
+    with pytest.raises(RecipeError, match=str(run / "copy")):
+        records.refuse_foreign(made.stages)
+    (run / "copy").unlink()
+    records.refuse_foreign(made.stages)
+    shutil.rmtree(run / "stages")
+    with pytest.raises(RecipeError, match=str(run / "again")):
+        records.refuse_foreign(made.stages)
+
+
+def test_what_an_interrupted_stage_has_half_written_is_its_own(tmp_path, toy):
+    _, again = toy(tmp_path).stages
+    (tmp_path / "stages").mkdir()
+    for state, own in ((records.FINISHED, False), (records.INTERRUPTED, True)):
+        records.write(again, state, {})
+        (tmp_path / "again").write_text("half")
+        assert (not records.foreign(again)) == own
+        (tmp_path / "again").unlink()
 
 
 def test_without_a_record_nothing_is_resumed(tmp_path):

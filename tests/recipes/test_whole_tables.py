@@ -77,6 +77,11 @@ def test_finished_runs_decode_together(folder: Path, capfd) -> None:
     ):
         assert cli.run("ensemble", ["--run-dir", str(together), *wrong]) == 1
         assert why in capfd.readouterr().err
+    own = folder / "own" / "bleu.json"
+    own.parent.mkdir()
+    own.write_text("mine")
+    assert cli.run("ensemble", [*runs, "--run-dir", str(own.parent)]) == 1
+    assert str(own) in capfd.readouterr().err and own.read_text() == "mine"
 
 
 def test_samples_are_chosen_from_and_compared(folder: Path, capfd) -> None:

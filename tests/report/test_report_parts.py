@@ -74,9 +74,10 @@ def test_data_are_found_by_a_checkpoint_of_any_form(settings, tmp_path: Path) ->
     runs = [Run("a", tmp_path / "average.pt", tmp_path)]
     torch.save(settings(Namespace(data=str(tmp_path))), tmp_path / "average.pt")
     assert find_data(runs, None) == str(tmp_path)
-    torch.save(settings(Namespace()), tmp_path / "average.pt")
-    with pytest.raises(AnalysisError, match="give --data"):
-        find_data(runs, None)
+    for unknown in (Namespace(), Namespace(data=".")):  # the latter is from average --share
+        torch.save(settings(unknown), tmp_path / "average.pt")
+        with pytest.raises(AnalysisError, match="give --data"):
+            find_data(runs, None)
 
 
 class Elements(html.parser.HTMLParser):

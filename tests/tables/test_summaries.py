@@ -338,6 +338,9 @@ def test_an_evaluation_of_an_earlier_checkpoint_is_left_out(plain: Path) -> None
     assert any("earlier checkpoint" in message for message in missing_parts([summary]))
     model.rename(plain / "average.pt")  # preferred, and not what was evaluated
     assert "bleu" not in read_run(plain)[0]
+    content = json.loads(record.read_text()) | {"outputs": {"bleu.json": "of another file"}}
+    record.write_text(json.dumps(content))  # made again since
+    assert "bleu" in read_run(plain)[0]
 
 
 @pytest.mark.parametrize(
