@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
+from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import sha256_of, write_json
 
 if TYPE_CHECKING:
@@ -155,6 +156,10 @@ class Measurements:
         except (OSError, ValueError, KeyError, TypeError):
             pass  # the file is missing, or not written by this class
         result = self._make(name, settings)
+        if sha256_of(self.run.checkpoint) != self._digest:
+            raise AnalysisError(
+                f"{self.run.checkpoint} has changed while it was measured: measure a copy"
+            )
         try:
             path.parent.mkdir(exist_ok=True)
             write_json(path, {"made_from": made_from, "result": result})
@@ -167,6 +172,11 @@ class Measurements:
 
         return getattr(making, name)(self, **settings)
 
+    @cached_property
+    def _digest(self) -> str:
+        """The SHA-256 of the checkpoint, which is loaded once for all measurements."""
+        return sha256_of(self.run.checkpoint)
+
     def _made_from(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Identify checkpoint, data, settings (files by their content) and format."""
         data = sorted(
@@ -175,7 +185,7 @@ class Measurements:
             for path in Path(self.data).glob(pattern)
         )
         return {
-            "checkpoint": sha256_of(self.run.checkpoint),
+            "checkpoint": self._digest,
             "data": sha256_of(*data),
             "subset": self.subset,
             "format": FORMAT,

@@ -16,6 +16,7 @@ from torch import Tensor
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.generation import is_sparse_model, scores_are_log_probs, with_distributions
 from fairseq_sparse.generation.exact_search import mean_log_probs
+from fairseq_sparse.generation.normalized_scores import refuse_nan
 from fairseq_sparse.measure.model_loading import load_batches, load_models
 from fairseq_sparse.modules.output_projection import OutputProjection
 from fairseq_sparse.tasks.translation_sparse import (
@@ -241,12 +242,16 @@ def score_targets(
     """Return the log-probability of one target per sentence, ``[batch]``, fp64 on the CPU.
 
     ``net_input`` and ``targets`` are those of :func:`with_targets`.
+
+    Raises:
+        ValueError: there is a NaN.
     """
     dictionary = translator.task.target_dictionary
     net_input, target = with_targets(net_input, targets, dictionary)
     log_p = torch.zeros(len(targets), dtype=torch.float64)
     for steps in forced_steps(translator.models, net_input, target, dictionary.pad()):
         log_p.index_add_(0, steps.sentence.cpu(), steps.token_log_p.double().cpu())
+    refuse_nan(log_p)
     return log_p
 
 

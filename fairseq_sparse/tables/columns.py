@@ -176,6 +176,8 @@ def values_of(summary: Summary, columns: Sequence[str]) -> dict[str, Any]:
         if rate := COLUMNS[name].rate:
             places = summary.get("attention", {})
             values[name] = {place: part.get(rate) for place, part in places.items()} or None
+        elif measured := summary.get("measured", {}).get(name):
+            values[name] = measured["rate"]
     if "variant" in columns:
         values["variant"] = cell(summary, "variant")
     return values
@@ -259,7 +261,11 @@ def conditions(summaries: Sequence[Summary], columns: Sequence[str] = ()) -> lis
         names = [f"{part.get('run')} ({part['training']['improving']})" for part in improving]
         found.append(("still improving at the end of training", ", ".join(names)))
     logged = [name for name in SPEEDS if name in columns]
-    if any(number(part, name) for part in summaries for name in logged if not part.get("measured")):
+    if any(
+        number(part, name) and name not in part.get("measured", ())
+        for part in summaries
+        for name in logged
+    ):
         text = "from the logs: wall clock of a machine that may have had other work to do; "
         found.append(("speeds", f"{text}scripts/benchmark measures side by side"))
     return found

@@ -179,7 +179,7 @@ def read_attention(run: Path, subset: str = "test") -> Summary:
     path = run / attention_file(subset)
     kept = _read_measured(run, "attention", subset) or read_json(path)
     rates = kept.get("attention")
-    if not rates:
+    if not isinstance(rates, dict):  # a model without attention has none
         raise AnalysisError(f"{path} has no rates: run the stage analyze again")
     names = ("sparsity", "null", "layer_null", "nonzeros", "first", "eos")
     with naming(path):

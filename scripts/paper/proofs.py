@@ -99,8 +99,9 @@ def measure(translator: Translator, options: Namespace, nodes: int) -> dict[str,
     if nodes:
         generator = ExactSequenceGenerator(generator, nodes)
 
-    def text(tokens: torch.Tensor) -> str:
-        return dictionary.string(tokens, {"none": None}.get(options.subwords, options.subwords))
+    def text(tokens: torch.Tensor, reference: bool = False) -> str:
+        subwords = {"none": None}.get(options.subwords, options.subwords)
+        return dictionary.string(tokens, subwords, escape_unk=reference)  # <unk> is no match
 
     chosen = None if options.sentences is None else range(options.sentences)
     batches = translator.batches(options.subset, options.max_tokens, chosen)
@@ -118,7 +119,7 @@ def measure(translator: Translator, options: Namespace, nodes: int) -> dict[str,
                 sample["target"] == dictionary.pad(), dictionary.eos()
             )
             texts += [
-                (text(hypothesis["tokens"]), text(reference))
+                (text(hypothesis["tokens"]), text(reference, reference=True))
                 for hypothesis, reference in zip(found, references, strict=True)
             ]
     seconds = time.perf_counter() - start

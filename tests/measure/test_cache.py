@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.measure import making
 from fairseq_sparse.measure.cache import Measurements
 from fairseq_sparse.measure.run_folders import Run
@@ -70,6 +71,17 @@ def test_what_was_made_from_another_file_is_replaced(changed, made, tmp_path):
             found.by_previous(5, tags)
         assert len(made) == count
         (tmp_path / changed).write_text("changed")
+
+
+def test_a_checkpoint_that_is_replaced_meanwhile_has_no_measurements(
+    made, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = measurements(tmp_path)
+    found.output()
+    (tmp_path / "average.pt").write_text("of the next epoch")
+    with pytest.raises(AnalysisError, match="average.pt has changed"):
+        found.decoded()  # with the model that was loaded for the output
+    assert measurements(tmp_path).decoded() == {**found._model, "number": 3}
 
 
 def test_other_settings_and_damaged_files_are_measured_again(made, tmp_path):

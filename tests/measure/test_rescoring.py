@@ -3,6 +3,7 @@
 from itertools import permutations
 
 import pytest
+import torch
 
 import toy
 from automata import SparseLSTM
@@ -24,6 +25,16 @@ def test_an_lstm_gives_each_candidate_its_score_in_any_order():
     for order in permutations(candidates):
         together = {one: score for score, one in rescore(translator, sources, order)}
         assert together == pytest.approx(alone, rel=1e-4)
+
+
+def test_a_model_that_has_diverged_is_refused():
+    task = toy.task()
+    model = SparseLSTM(task.target_dictionary).eval()
+    for parameter in model.parameters():
+        parameter.data.fill_(torch.nan)
+    translator, word = Translator("toy", [], [model], task), task.target_dictionary[4]
+    with pytest.raises(ValueError, match="NaN"):
+        list(rescore(translator, [word], [Candidate(0, word)]))
 
 
 @pytest.mark.parametrize(("source", "target"), [(9, 1), (1, 9)])

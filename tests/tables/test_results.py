@@ -10,6 +10,7 @@ import pytest
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.tables.results import (
     read_alignment,
+    read_attention,
     read_generation,
     read_score,
     read_validation_set,
@@ -46,6 +47,14 @@ def test_shares_of_what_the_search_proved_are_of_all_sentences(tmp_path: Path) -
     (tmp_path / "search-valid.jsonl").write_text(lines[0] + "\n" + lines[1][:9])
     with pytest.raises(AnalysisError, match="search-valid.jsonl is cut off"):
         read_validation_set(tmp_path)
+
+
+def test_a_model_without_attention_lacks_no_measurement_of_it(tmp_path: Path) -> None:
+    (tmp_path / "attention.json").write_text('{"attention": {}}')
+    assert read_attention(tmp_path) == {"attention": {}}
+    (tmp_path / "attention.json").write_text("{}")
+    with pytest.raises(AnalysisError, match="attention.json"):
+        read_attention(tmp_path)
 
 
 @pytest.mark.parametrize("count", [0, 2])

@@ -203,6 +203,11 @@ def test_chosen_columns_and_speeds(tmp_path: Path) -> None:
     for file, result in (("one", results[0]), ("other", results[1])):
         content = json.dumps(measured | {"results": [result]})
         (tmp_path / f"{file}.json").write_text(content)
+    speeds = ["--speeds", tmp_path / "other.json", "--format", "json"]
+    printed = table_results(*runs, *columns, *speeds).stdout
+    found = json.loads(printed[printed.index("{") :])
+    assert [run["words_per_second"] for run in found["runs"]] == [2000, 1800]
+    assert "from the logs" in found["conditions"]["speeds"]  # of the first run
     speeds = ["--speeds", tmp_path / "one.json", tmp_path / "other.json"]
     table = table_results(*runs, *columns, "--baseline", "softmax", *speeds)
     assert [row[1] for row in rows_of(table.stdout)[2:]] == ["2,000 (1.00)", "1,800"]
