@@ -56,8 +56,9 @@ class SparseCriterion(FairseqCriterion):
     0), ``prob_sum`` (mean sum of the probabilities), ``tau`` (mean threshold; none for softmax) and
     ``logit_norm`` (mean Euclidean norm of the logits). For validation also ``sentence_accuracy``
     (% of sentences in which every token has the largest logit under teacher forcing: exactly those
-    that greedy search finds). In training, all but the loss are of a sample of the positions of
-    each batch (``TRAINING_STATISTICS_TOKENS``).
+    that greedy search finds, unless alpha-ReLU gives all tokens of a step the weight 0). In
+    training, all but the loss are of a sample of the positions of each batch
+    (``TRAINING_STATISTICS_TOKENS``).
 
     If the task has an attribute ``perplexity_epsilon`` (``language_modeling_sparse``), also
     ``ppl``, ``eps_ppl``, ``sparsemax_score`` and ``js_divergence``: see :func:`lm_measures`.

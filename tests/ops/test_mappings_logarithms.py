@@ -78,6 +78,29 @@ def test_a_gradient_is_that_of_the_probabilities(function):
     assert torch.isfinite(torch.autograd.grad(function(z).sum(), z)[0]).all()
 
 
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize(
+    ("mapping", "logarithm"),
+    [
+        (lambda z: entmax(z, 1.5), lambda z: log_entmax(z, 1.5)),
+        (lambda z: alpha_relu(z, 0.3), lambda z: log_alpha_relu(z, 0.3)),
+    ],
+)
+def test_a_gradient_can_be_differentiated_off_the_support(mapping, logarithm, backend):
+    """As for a product of the Jacobian with a vector by differentiating twice."""
+    z = torch.randn(2, 8, dtype=torch.float64, requires_grad=True)
+    v = torch.ones_like(z, requires_grad=True)
+    with backends.use(backend):
+        (grad,) = torch.autograd.grad(logarithm(z), z, v, create_graph=True)
+        (product,) = torch.autograd.grad(grad, v, torch.ones_like(z))
+        p = mapping(z)
+        weights = torch.where(p > 0, v / torch.where(p > 0, p, 1.0), 0.0)
+        (grad,) = torch.autograd.grad(p, z, weights, create_graph=True)
+        (expected,) = torch.autograd.grad(grad, v, torch.ones_like(z))
+    assert (p == 0).any()
+    assert product.isfinite().all() and torch.allclose(product, expected)
+
+
 def test_what_is_refused():
     z = torch.zeros(3)
     with pytest.raises(TypeError, match="floating point"):

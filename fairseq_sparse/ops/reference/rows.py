@@ -89,7 +89,8 @@ entmax = differentiable(entmax_without_gradient, _save_entmax, _entmax_gradient)
 def _through_logarithm(log_p: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     """Return p, and the gradient of p from that of its logarithm."""
     p = log_p.exp()
-    return p, torch.where(p > 0, grad / p, 0.0)
+    # Without a division by 0, which would make a second derivative NaN.
+    return p, torch.where(p > 0, grad / torch.where(p > 0, p, 1.0), 0.0)
 
 
 def solve_entmax(

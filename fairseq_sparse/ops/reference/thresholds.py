@@ -111,6 +111,9 @@ def _candidates(ordered: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
     alpha = 2, and of ``sum((x - tau) ** 2) = 1`` for alpha = 1.5.
     """
     count = torch.arange(1, ordered.size(-1) + 1, dtype=ordered.dtype, device=ordered.device)
+    # A wide support consists of most entries, whose sums are exact around the mean of all.
+    centre = ordered.mean(-1, keepdim=True)
+    ordered = ordered - centre
     mean = ordered.cumsum(-1) / count
     if alpha == 2:
         tau = mean - 1 / count
@@ -118,4 +121,4 @@ def _candidates(ordered: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
         variance = ordered.square().cumsum(-1) / count - mean.square()
         tau = mean - ((1 / count) - variance).clamp(min=0).sqrt()
     inside = (tau <= ordered).sum(-1, keepdim=True)
-    return tau.gather(-1, inside.clamp(min=1) - 1), inside
+    return centre + tau.gather(-1, inside.clamp(min=1) - 1), inside
