@@ -10,7 +10,7 @@ import commands
 import toy
 
 # Folders whose modules registration loads, or that need such modules.
-ROOMS = ("checkpoints", "criterions", "generation", "models", "modules", "optim", "tasks")
+FOLDERS = ("checkpoints", "criterions", "generation", "models", "modules", "optim", "tasks")
 PLACE = ("--source-lang", "de", "--target-lang", "en", "--task", "translation_sparse")
 
 
@@ -64,10 +64,10 @@ def test_modules_that_need_those_of_registration_may_be_imported_first():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("room", ROOMS)
-def test_any_module_may_be_imported_first(room):
-    names = (path.stem for path in sorted((toy.ROOT / "fairseq_sparse" / room).glob("[a-z]*.py")))
-    import_each_first(f"fairseq_sparse.{room}.{name}" for name in names)
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_any_module_may_be_imported_first(folder):
+    names = (path.stem for path in sorted((toy.ROOT / "fairseq_sparse" / folder).glob("[a-z]*.py")))
+    import_each_first(f"fairseq_sparse.{folder}.{name}" for name in names)
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes import catalogue, engine, grid, records
 from fairseq_sparse.recipes.data import own_data
 from fairseq_sparse.recipes.launch import Launch, count_gpus, join_training
-from fairseq_sparse.recipes.plan import Plan
+from fairseq_sparse.recipes.plan import Plan, Stage
 from fairseq_sparse.recipes.recipe import Options, Recipe
 from fairseq_sparse.recipes.resolve import resolve
 from fairseq_sparse.recipes.script import as_script
@@ -267,9 +267,19 @@ def wanted_stages(options: argparse.Namespace, made: Plan) -> list[str]:
     if names[0] != STAGES[0]:
         check_data(made, names[0] == STAGES[1])
     if names[0] not in STAGES[:3]:
-        check_average(made)
+        average = made.stages[2]
+        refuse_changes(
+            average,
+            f"{average.folder} has a model of another training or average; make it anew, by "
+            "--stages average-analyze",
+        )
     if names[0] not in STAGES[:4]:
-        check_translations(made)
+        generate = made.stages[3]
+        refuse_changes(
+            generate,
+            f"{generate.folder} was not decoded like this (give the options that it was decoded "
+            "with, or --stages generate-analyze)",
+        )
     return names
 
 
@@ -277,41 +287,28 @@ def check_data(made: Plan, trains: bool) -> None:
     """Check that the data were prepared as planned and, unless it is to be trained, the model was
     trained so on them."""
     data, train = made.stages[:2]
-    if changes := records.check(data).differences:
-        raise RecipeError(
-            f"{data.folder} was not prepared like this (give the options that it was prepared "
-            f"with): {'; '.join(changes)}"
-        )
+    refuse_changes(
+        data,
+        f"{data.folder} was not prepared like this (give the options that it was prepared with)",
+    )
     if trains:
         return
-    state = records.check(train)
-    if state.differences:
-        raise RecipeError(
-            f"{train.folder} was not trained like this on the data in {data.folder} (give the "
-            f"options that it was trained with): {'; '.join(state.differences)}"
-        )
+    state = refuse_changes(
+        train,
+        f"{train.folder} was not trained like this on the data in {data.folder} (give the options "
+        "that it was trained with)",
+    )
     if state.kind == records.INTERRUPTED:
         raise RecipeError(f"the training in {train.folder} is not finished: run --stages train")
 
 
-def check_average(made: Plan) -> None:
-    """Check that the model to be measured was made from the present training."""
-    average = made.stages[2]
-    if changes := records.check(average).differences:
-        raise RecipeError(
-            f"{average.folder} has a model of another training or average; make it anew, by "
-            f"--stages average-analyze: {'; '.join(changes)}"
-        )
-
-
-def check_translations(made: Plan) -> None:
-    """Check that what stands beside the analyses was decoded as planned: their summary has both."""
-    generate = made.stages[3]
-    if changes := records.check(generate).differences:
-        raise RecipeError(
-            f"{generate.folder} was not decoded like this (give the options that it was decoded "
-            f"with, or --stages generate-analyze): {'; '.join(changes)}"
-        )
+def refuse_changes(stage: Stage, message: str) -> records.State:
+    """Check that a stage that is not to run has the present settings and inputs, and return its
+    state."""
+    state = records.check(stage)
+    if state.differences:
+        raise RecipeError(f"{message}: {'; '.join(state.differences)}")
+    return state
 
 
 def show_states(made: Plan, names: Sequence[str]) -> None:

@@ -119,14 +119,15 @@ def _read_plain(run: Path, records: Records) -> Summary:
     summary: Summary = {
         "run": f"{run.resolve().parent.name}/{run.name}" if alone else run.resolve().name
     }
+    place, readers = run, RESULTS
     model = checkpoint_of(run)
-    outdated = not alone and model is not None and _is_outdated(run, model)
-    if outdated:
+    if not alone and model and _is_outdated(run, model):
         summary["outdated"] = True
-    place = model if outdated else run
-    readers = [lambda run: {"training": summarize_training(records)}] if records else []
-    # The other results in its folder can be those of another checkpoint.
-    for read in [*readers, *((read_statistics, read_attention) if alone or outdated else RESULTS)]:
+    if alone or "outdated" in summary:
+        # The other results in its folder can be, or are, those of another checkpoint.
+        place, readers = model, (read_statistics, read_attention)
+    training = [lambda _: {"training": summarize_training(records)}] if records else []
+    for read in [*training, *readers]:
         try:
             part = read(place)
             _check(part, run)
