@@ -47,7 +47,7 @@ _STATES = {
 
 
 def stages(text: str) -> list[str]:
-    """Parse names and ranges of stages, for argparse: ``train,generate-analyze``."""
+    """Parse names and ranges of stages, for argparse: ``prepare-generate,analyze``."""
     chosen: list[str] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -183,6 +183,8 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         )
     else:
         options.dataset = options.data.resolve().name
+        if options.dataset in catalogue.entries("datasets"):
+            parser.error(f"--data: {options.dataset} is a data set of --list; rename the folder")
     if not options.names:
         parser.error("name a variant; --list shows them")
     options.seed = list(dict.fromkeys(seed for seeds in options.seed or [[1]] for seed in seeds))
@@ -253,9 +255,10 @@ def devices_of(recipe: Recipe, options: argparse.Namespace, at_once: int) -> int
     there = count_gpus()
     if not there:
         raise RecipeError("--gpu: PyTorch sees no GPU; use --cpu, or check CUDA_VISIBLE_DEVICES")
-    if wanted and wanted > there:
-        raise RecipeError(f"--nproc-per-node {wanted}: PyTorch sees {there} GPU(s)")
-    return wanted or max(1, there // (at_once or there))
+    share = max(1, there // (at_once or there))
+    if wanted and wanted > share:
+        raise RecipeError(f"--nproc-per-node {wanted}: PyTorch sees {there} GPU(s), {share} a run")
+    return wanted or share
 
 
 def wanted_stages(options: argparse.Namespace, made: Plan) -> list[str]:
@@ -264,51 +267,31 @@ def wanted_stages(options: argparse.Namespace, made: Plan) -> list[str]:
     names = [name for name in options.stages if name in there]
     if not names:
         raise RecipeError(f"{made.title}: no stage {options.stages[0]}, only {', '.join(there)}")
-    if names[0] != STAGES[0]:
-        check_data(made, names[0] == STAGES[1])
-    if names[0] not in STAGES[:3]:
-        average = made.stages[2]
-        refuse_changes(
-            average,
-            f"{average.folder} has a model of another training or average; make it anew, by "
-            "--stages average-analyze",
-        )
-    if names[0] not in STAGES[:4]:
-        generate = made.stages[3]
-        refuse_changes(
-            generate,
-            f"{generate.folder} was not decoded like this (give the options that it was decoded "
-            "with, or --stages generate-analyze)",
-        )
+    places = [there.index(names[0]), there.index(names[-1])]
+    left_out = [name for name in there[slice(*places)] if name not in names and name != "align"]
+    if left_out:
+        raise RecipeError(f"--stages: {names[-1]} needs {left_out[0]}, which is left out")
+    for stage in made.stages[: places[0]]:
+        if stage.name != "align":
+            refuse_changes(stage)
     return names
 
 
-def check_data(made: Plan, trains: bool) -> None:
-    """Check that the data were prepared as planned and, unless it is to be trained, the model was
-    trained so on them."""
-    data, train = made.stages[:2]
-    refuse_changes(
-        data,
-        f"{data.folder} was not prepared like this (give the options that it was prepared with)",
-    )
-    if trains:
-        return
-    state = refuse_changes(
-        train,
-        f"{train.folder} was not trained like this on the data in {data.folder} (give the options "
-        "that it was trained with)",
-    )
-    if state.kind == records.INTERRUPTED:
-        raise RecipeError(f"the training in {train.folder} is not finished: run --stages train")
-
-
-def refuse_changes(stage: Stage, message: str) -> records.State:
-    """Check that a stage that is not to run has the present settings and inputs, and return its
-    state."""
+def refuse_changes(stage: Stage) -> None:
+    """Check that a stage before those that are to run has the present settings and inputs, and that
+    it has come to its end."""
     state = records.check(stage)
     if state.differences:
-        raise RecipeError(f"{message}: {'; '.join(state.differences)}")
-    return state
+        raise RecipeError(
+            f"{stage.folder}: the stage {stage.name} was done with other settings or inputs (give "
+            f"the options that it was done with, or begin with --stages {stage.name}): "
+            f"{'; '.join(state.differences)}"
+        )
+    if state.kind == records.INTERRUPTED and stage.name != "prepare":
+        raise RecipeError(
+            f"{stage.folder}: the stage {stage.name} is not finished: begin with --stages "
+            f"{stage.name}"
+        )
 
 
 def show_states(made: Plan, names: Sequence[str]) -> None:
@@ -347,7 +330,8 @@ def run(options: argparse.Namespace) -> None:
             print(f"{made.title}: {recipe.run_dir}")
             show_states(made, names)
         elif launch.machine:
-            join_training(made, launch)
+            if "train" in names:
+                join_training(made, launch)
         else:
             print(f"{made.title}: {recipe.run_dir}", file=sys.stderr)
             jobs.append((recipe.run_dir.name, made, names))

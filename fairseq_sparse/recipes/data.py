@@ -166,7 +166,8 @@ def _takes(split: str, row: str, source: str, target: str) -> list[Take]:
 
 def _parsed(overrides: dict[str, str]) -> Entry:
     """Return overridden fields of the corpus as values of their types."""
-    types = {field.name: field.type for field in fields(Corpus)}
+    decided = ("kind", "source", "target")  # by the data set
+    types = {field.name: field.type for field in fields(Corpus) if field.name not in decided}
     parsers = {
         "int": int,
         "float": float,

@@ -29,13 +29,22 @@ _NEEDED = {
     "training": ("flags", "batch", "unit", "device_batch"),
     "decoding": ("flags",),
 }
-# Flags that have an option of their own.
+# Flags that have an option of their own, or that the stages rely on.
+_STAGES = "the recipe, whose later stages need it"
 _OPTIONS = {
     "max-tokens": "--batch and --device-batch",
     "batch-size": "--batch and --device-batch",
     "update-freq": "--batch and --device-batch",
     "seed": "--seed",
+    "max-epoch": "--epochs",
+    "max-update": "--updates",
+    "save-dir": "--run-dir",
+    "keep-last-epochs": "--average",
+    "keep-interval-updates": "--average",
+    **dict.fromkeys(("no-save", "no-epoch-checkpoints", "no-last-checkpoints"), _STAGES),
+    **dict.fromkeys(("log-format", "log-file", "user-dir"), _STAGES),
 }
+_OF_GENERATE = ("path", "gen-subset", "quiet", "results-path", "user-dir")
 
 
 def resolve(dataset: str, variant: str, options: Options, entry: Optional[Entry] = None) -> Recipe:
@@ -120,8 +129,9 @@ def _split_overrides(options: Options) -> tuple[Flags, Flags, Flags]:
         part, _, name = key.lstrip("-").rpartition(".")
         if part not in found:
             raise RecipeError(f"--set {key}: {part!r} is neither generate nor corpus")
-        if not part and name in _OPTIONS:
-            raise RecipeError(f"--set {name}: it is set by {_OPTIONS[name]}")
+        fixed = _OPTIONS if not part else dict.fromkeys(_OF_GENERATE, _STAGES)
+        if part != "corpus" and name in fixed:
+            raise RecipeError(f"--set {key}: it is set by {fixed[name]}")
         flag = {"true": True, "false": False}.get(text, text)
         found[part][name] = text if part == "corpus" else flag
     return found[""], found["generate"], found["corpus"]

@@ -54,13 +54,13 @@ def _check_dictionaries(recipe: Recipe, model: Path) -> None:
 
 
 def begin(recipe: Recipe, *stale: Path) -> Callable[[], None]:
-    """Return what a stage does first: write run.json, and remove results of an earlier model."""
+    """Return what a stage does first: remove results of an earlier model, and write run.json."""
 
     def record() -> None:
         recipe.run_dir.mkdir(parents=True, exist_ok=True)
-        write_json(recipe.run_dir / "run.json", recipe.as_json())
-        for path in stale:
+        for path in stale:  # first: a kill in between must not leave them beside the new run.json
             path.unlink(missing_ok=True)
+        write_json(recipe.run_dir / "run.json", recipe.as_json())
 
     return record
 
@@ -82,6 +82,13 @@ def train_flags(recipe: Recipe) -> Flags:
         raise RecipeError(
             f"--epochs {epochs}: the checkpoints of the last {training.average} epochs are "
             "averaged; train for as many, or set --average"
+        )
+    updates, interval = (str(flags.get(x, "")) for x in ("max-update", "save-interval-updates"))
+    counted = training.checkpoints == "updates" and updates.isdigit() and interval.isdigit()
+    if counted and 0 < int(updates) < training.average * int(interval):
+        raise RecipeError(
+            f"--updates {updates}: the last {training.average} checkpoints are averaged, and one "
+            f"is written every {interval} updates; train for longer, or set --average"
         )
     return flags
 

@@ -151,6 +151,9 @@ def test_more_epochs_resume_a_finished_training(
     for stages in ("generate", "analyze"):
         assert call(copy, raw, "--stages", stages, "--epochs", 3) == 1
         assert "--stages average" in capfd.readouterr().err
+    assert call(copy, raw, "--stages", "train,generate-analyze", "--epochs", 4) == 1
+    assert "average" in capfd.readouterr().err
+    assert json.loads((copy / "run" / "train.json").read_text())["epochs"] == 3
     assert call(copy, raw, "--stages", "average", "--epochs", 3) == 0
     for name in ("empty.json", "bleu.json", "summary.json"):
         assert not (copy / "run" / name).exists()
@@ -188,6 +191,20 @@ def test_an_unfinished_training_is_not_measured(copy: Path, raw: Path, capfd) ->
     assert (copy / "run" / "summary.json").read_bytes() == summary
 
 
+def test_an_unfinished_decoding_is_not_analysed(copy: Path, raw: Path, capfd) -> None:
+    summary = copy / "run" / "summary.json"
+    summary.unlink()
+    for name in ("average", "generate"):
+        record = copy / "run" / "stages" / f"{name}.json"
+        finished = record.read_text()
+        record.write_text(finished.replace('"finished"', '"interrupted"'))
+        assert call(copy, raw, "--stages", "analyze") == 1
+        assert f"--stages {name}" in capfd.readouterr().err
+        assert not summary.exists()
+        record.write_text(finished)
+    assert call(copy, raw, "--stages", "analyze") == 0
+
+
 def test_analyses_are_not_put_beside_translations_of_other_settings(
     copy: Path, raw: Path, capfd
 ) -> None:
@@ -206,7 +223,7 @@ def test_a_model_of_other_data_is_refused(copy: Path, raw: Path, capfd) -> None:
     for stage in ("generate", "align", "analyze"):
         assert call(copy, raw, "--stages", stage) == 1
         message = capfd.readouterr().err
-        assert str(copy / "data") in message and "dict.en.txt" in message
+        assert str(copy / "run") in message and "dict.en.txt" in message
     assert (copy / "run" / "summary.json").exists()
 
 
@@ -324,7 +341,7 @@ def test_another_model_does_not_take_the_name_of_a_trained_one(
     more = ("--data-dir", finished / "data", "--run-dir", run, "--stages", "generate-analyze")
     for change in (("--seed", "7"), ("--set", "lr=0.5")):
         assert call(tmp_path, raw, *more, *change) == 1
-        assert "trained" in capfd.readouterr().err
+        assert "stage train" in capfd.readouterr().err
     assert call(tmp_path, raw, *more, variant="entmax15+rela_g") == 1
     assert (run / "run.json").read_text() == before
     # what keeps checkpoints, and where the text is decoded, changes no training

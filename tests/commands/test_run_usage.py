@@ -15,6 +15,7 @@ quickstart softmax --average 10 | --average
 quickstart softmax --raw-dir y | --raw-dir
 quickstart softmax --finetune nowhere | nowhere
 quickstart entmax --attention-cross sparsemax --attention-alpha 1.5 | --attention-alpha
+quickstart softmax --cpu --stages prepare,average | train
 quickstart softmax --cpu --stages train --data-dir a:b | a:b
 quickstart softmax --cpu --stages train --data-dir a,b | a,b
 """
@@ -37,6 +38,7 @@ quickstart softmax --tokenized de | --tokenized
 quickstart softmax --hold-out 7 | --hold-out
 --data x --source-lang de softmax --raw-dir y | --raw-dir
 --data x softmax | --source-lang
+--data quickstart --source-lang de softmax | --data
 quickstart softmax --nnodes 2 --master-addr a | --node-rank
 quickstart softmax --nnodes=2 --node-rank=1 | --master-addr
 quickstart softmax --nnodes=2 --node-rank=2 --master-addr=a | --node-rank 2

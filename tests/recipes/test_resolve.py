@@ -144,6 +144,8 @@ def test_entmax_has_any_alpha_and_named_kinds_take_none(output: float, attention
 
 WRONG_OVERRIDES = "corpus.max_token=1 corpus.max_tokens=many corpus.long_test=yes".split()
 WRONG_OVERRIDES += "corpus.take=train corpus.tokens=de:no decode.beam=1 max-tokens=1 seed=2".split()
+WRONG_OVERRIDES += "corpus.source=fr corpus.kind=text save-dir=/x no-save=true max-epoch=3".split()
+WRONG_OVERRIDES += "keep-last-epochs=1 generate.path=x.pt generate.gen-subset=valid".split()
 
 
 @pytest.mark.parametrize(
@@ -191,7 +193,7 @@ def test_choices_in_a_place_are_lines_of_their_own() -> None:
 
 
 def test_overrides_win_over_all() -> None:
-    text = "lr=7 max-epoch=3 share-all-embeddings=false no-save=true output-tau=0.5 "
+    text = "lr=7 share-all-embeddings=false reset-meters=true output-tau=0.5 "
     text += "tokens-per-sample=64 generate.beam=9 generate.lenpen=false corpus.max_tokens=12 "
     text += "corpus.max_ratio=1.5 corpus.long_test=true corpus.remove_diacritics=de,en "
     text += "corpus.tokens=de:space"
@@ -199,7 +201,7 @@ def test_overrides_win_over_all() -> None:
     chosen = {"epochs": 5, "output_tau": "0.1", "settings": "sue", "overrides": overrides}
     found = recipe(variant="alpha_relu", **chosen)
     flags, corpus = found.training.flags, found.corpus
-    assert (flags["lr"], flags["max-epoch"], flags["no-save"]) == ("7", "3", True)
+    assert (flags["lr"], flags["max-epoch"], flags["reset-meters"]) == ("7", 5, True)
     assert "share-all-embeddings" not in flags
     assert found.model.output_tau == found.model.flags["output-tau"] == "0.5"
     assert found.decoding.flags == {"beam": "9", "max-tokens": 8000}

@@ -13,7 +13,7 @@ import pytest
 
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.measure.cache import measurement_file
-from fairseq_sparse.recipes import catalogue
+from fairseq_sparse.recipes import catalogue, training
 from fairseq_sparse.recipes.launch import Launch
 from fairseq_sparse.recipes.plan import Command, Stage
 from fairseq_sparse.recipes.recipe import Decoding, Options, Recipe
@@ -185,6 +185,33 @@ def test_too_few_epochs_for_the_average_are_refused(recipe: Recipe) -> None:
     plan(epochs(0))  # no limit
     plan(epochs(4))
     plan(epochs(3, checkpoints="best"))
+
+
+def test_too_few_updates_for_the_average_are_refused(recipe: Recipe) -> None:
+    def updates(count: object) -> Recipe:
+        flags = {**recipe.training.flags, "max-update": count, "save-interval-updates": 10}
+        return with_training(recipe, flags=flags, average=4, checkpoints="updates")
+
+    for count in (39, "39"):
+        with pytest.raises(RecipeError, match="--updates 39.*--average"):
+            plan(updates(count))
+    plan(updates(0))  # no limit
+    plan(updates(40))
+
+
+def test_results_of_an_earlier_model_go_before_the_recipe_is_written(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = replace(recipe, run_dir=tmp_path)
+    (tmp_path / "summary.json").write_text("{}")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "write_json", killed)
+    with pytest.raises(KeyboardInterrupt):
+        stages_of(recipe)["average"].before()
+    assert not (tmp_path / "summary.json").exists()
 
 
 def test_a_training_is_prolonged_unless_its_schedule_has_an_end(recipe: Recipe) -> None:
