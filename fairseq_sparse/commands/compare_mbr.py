@@ -10,7 +10,6 @@ started again, it does what is not done yet.
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from fairseq_sparse.commands.ensemble import add_run_options, read_recipes
 from fairseq_sparse.commands.mbr import UTILITIES
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.files import read_json
+from fairseq_sparse.measure.text.paired_test import tokens_of
 from fairseq_sparse.recipes import engine, records, stages
 from fairseq_sparse.recipes.ensemble import check_together
 from fairseq_sparse.recipes.evaluation import generate
@@ -69,8 +69,8 @@ def plan(recipes: Sequence[Recipe], out: Path, samples: int, utility: str, seed:
             raise RecipeError(f"two runs have the name {name}: rename one")
     if first.decoding.score != "bleu":
         raise RecipeError(f"{first.dataset} is not scored with BLEU")
-    found = re.search(r"\|tok:([^|]+)", read_json(first.run_dir / "bleu.json")["signature"])
-    tokens = ("--tokenize", found[1] if found else "13a")
+    signature = read_json(first.run_dir / "bleu.json")["signature"]
+    tokens = ("--tokenize", tokens_of(signature))
     every: list[Stage] = []
     systems: list[Path] = []
 

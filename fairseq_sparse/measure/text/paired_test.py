@@ -36,7 +36,7 @@ def paired_test(
     for run, score in zip(runs, scores, strict=True):
         if not {"bleu", "signature"} <= score.keys():
             raise AnalysisError(f"{run / 'bleu.json'} has no BLEU: run the stage generate again")
-    tokens = {_tokens(score["signature"]) for score in scores}
+    tokens = {tokens_of(score["signature"]) for score in scores}
     if len(tokens) > 1:
         raise AnalysisError(
             f"the runs were scored on different tokens: {', '.join(sorted(tokens))}"
@@ -59,7 +59,8 @@ def paired_test(
     return found.p, found.signature
 
 
-def _tokens(signature: str) -> str:
+def tokens_of(signature: str) -> str:
+    """Return the name of BLEU's tokeniser in a signature of sacreBLEU."""
     match = re.search(r"(?:^|\|)tok:([^|]+)", signature)
     if not match:
         raise AnalysisError(f"no tokeniser in sacreBLEU's signature {signature!r}")

@@ -58,12 +58,15 @@ def score_systems(
     """Score systems by each metric, and test each of them against the first.
 
     The test is that of ``sacrebleu --paired-ar``, approximate randomisation: in each trial the two
-    systems exchange the translations of a random half of the sentences; p is the share of trials
-    whose difference in score, in either direction, is larger than the one found (Riezler and
-    Maxwell 2005). sacreBLEU's paired bootstrap is not used: its p counts one direction, the one
-    observed, and is about half of this one. For equal scores p is 1, where sacreBLEU, which counts
-    no trial of identical systems, has the smallest p that there is. The random numbers start at
+    systems exchange the translations of a random half of the sentences; p is (n + 1) / (trials + 1)
+    with the n trials whose difference in score, in either direction, is larger than the one found
+    (Riezler and Maxwell 2005). sacreBLEU's paired bootstrap is not used: its p counts one
+    direction, the one observed, and is about half of this one. The random numbers start at
     ``SACREBLEU_SEED``, 12345 by default.
+
+    sacreBLEU does not count a trial whose difference is as large. But of the 2^k ways to exchange
+    k translations that differ, all and none have the difference found, so p is at least 2^(1 - k)
+    here, and 1 for equal scores.
 
     Args:
         systems: the translations of each system.
@@ -80,14 +83,17 @@ def score_systems(
     named = [(str(number), list(texts)) for number, texts in enumerate(systems)]
     keyed = {str(number): metric for number, metric in enumerate(metrics)}
     signatures, found = PairedTest(named, keyed, references, "ar", trials)()
+    differing = [sum(map(str.__ne__, systems[0], texts)) for texts in systems[1:]]
     return [
         Scores(
             name,
             str(signature),
             [result.score for result in found[name]],
             [
-                1.0 if result.score == found[name][0].score else result.p_value
-                for result in found[name][1:]
+                1.0
+                if result.score == found[name][0].score
+                else max(result.p_value, 2.0 ** (1 - count))
+                for result, count in zip(found[name][1:], differing, strict=True)
             ],
         )
         for name, signature in signatures.items()

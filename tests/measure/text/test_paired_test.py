@@ -130,3 +130,11 @@ def test_systems_that_differ_by_chance_seldom_have_a_small_p(references: list[st
         (found,) = score_systems(systems, [references], [metric], trials=100)
         small += found.p[0] < 0.1
     assert small <= 18
+
+
+def test_p_is_never_below_what_so_few_differences_can_show(references: list[str]) -> None:
+    """With k translations that differ, 2 of the 2^k exchanges have the difference found."""
+    for count, least in ((0, 1.0), (1, 1.0), (2, 0.5), (3, 0.25), (8, 2 / 256)):
+        other = ["a different text", *spoilt(references, 1.0)][:count] + references[count:]
+        (found,) = score_systems([references, other], [references], [make_metric("bleu")], 2000)
+        assert found.p[0] >= least
