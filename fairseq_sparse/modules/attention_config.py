@@ -9,7 +9,6 @@ from typing import Any, Optional
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
-from fairseq_sparse.modules.model_settings import check_size_of_alpha
 from fairseq_sparse.modules.sparse_attention import check_attention_options
 
 # The three places of attention in a Transformer, as the flags call them.
@@ -192,7 +191,6 @@ def check_global_attention(args: Namespace, has_attention: bool) -> None:
 def _check_alpha(kinds: list[str], alpha: float, learnable: bool = False) -> None:
     if any(ATTENTION_KINDS[kind].takes_alpha for kind in kinds):
         check_attention_options(alpha, learnable)
-        check_size_of_alpha("--attention-alpha", alpha)
     elif alpha != _DEFAULT_ALPHA or learnable:
         raise ValueError(
             "--attention-alpha and --attention-alpha-learnable are for --attention entmax; the "

@@ -22,9 +22,6 @@ Architecture = Callable[[Namespace], None]
 # Flags of the task that models read.
 _OF_TASK = ("max_source_positions", "max_target_positions")
 
-# At 1.001, p and the losses are accurate to about 3e-5 in fp32; at 1.000001, to 3%.
-SMALLEST_ALPHA = 1.001
-
 
 def add_flags(parser: ArgumentParser, *configs: type[FairseqDataclass]) -> None:
     """Add the flags without defaults, so that architectures can set them."""
@@ -45,19 +42,6 @@ def criterion_name(args: Any) -> Optional[str]:
     name = getattr(args, "criterion", None)
     # With --model-overrides the value can be the whole configuration of a criterion.
     return name if isinstance(name, str) and name else None
-
-
-def check_size_of_alpha(flag: str, alpha: float) -> None:
-    """Refuse an alpha so near to 1 that p = [...]^(1 / (alpha - 1)) is inexact in fp32.
-
-    Raises:
-        ValueError: naming the flag.
-    """
-    if alpha < SMALLEST_ALPHA:
-        raise ValueError(
-            f"{flag} must be at least {SMALLEST_ALPHA:g}, got {alpha}: nearer to 1, fp32 is too "
-            "inexact; use softmax, the limit"
-        )
 
 
 def architecture(model: str, name: str) -> Callable[[Architecture], Architecture]:

@@ -10,7 +10,7 @@ import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from torch import Tensor, nn
 
-from fairseq_sparse.modules.model_settings import check_size_of_alpha, criterion_name
+from fairseq_sparse.modules.model_settings import criterion_name
 from fairseq_sparse.modules.output_projection import OutputProjection
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS, transforms_with
 from fairseq_sparse.ops.checks import ALGORITHMS
@@ -86,7 +86,7 @@ def build_output_projection(linear: nn.Linear, args: Namespace) -> OutputProject
     if str(args.output_init) == "xavier_uniform":
         _check_no_pretrained_output(args)
         draw_xavier_uniform(linear.weight)
-    projection = OutputProjection(
+    return OutputProjection(
         linear,
         transform=str(args.output_transform),
         alpha=args.output_alpha,
@@ -94,9 +94,6 @@ def build_output_projection(linear: nn.Linear, args: Namespace) -> OutputProject
         topk=args.output_topk,
         tau=args.output_tau,
     )
-    if projection.transform.takes_alpha:
-        check_size_of_alpha("--output-alpha", projection.transform.alpha)
-    return projection
 
 
 @torch.no_grad()

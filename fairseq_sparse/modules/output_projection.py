@@ -143,8 +143,12 @@ class OutputProjection(nn.Module):
 
     def _is_plain(self) -> bool:
         """Return whether the layer computes ``F.linear`` of its parameters and nothing else."""
-        hooks = (self.linear._forward_pre_hooks, self.linear._forward_hooks)
-        hooks += (self.linear._backward_pre_hooks, self.linear._backward_hooks)
+        hooks = [
+            found
+            for layer in (self, self.linear)
+            for found in (layer._forward_pre_hooks, layer._forward_hooks)
+            + (layer._backward_pre_hooks, layer._backward_hooks)
+        ]
         return type(self.linear) is nn.Linear and not any(hooks)
 
     def state_dict(self, *args, destination=None, prefix="", keep_vars=False):

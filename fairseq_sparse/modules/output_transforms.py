@@ -162,7 +162,8 @@ class OutputTransform(nn.Module):
             probability 0), ``prob_sum``, ``logit_norm`` (Euclidean), ``tau`` if there is a
             threshold, and with *epsilon* ``sparsemax_score``, ``js_divergence`` and ``eps_nll`` of
             :func:`lm_measures` and ``nll``, the negative log-likelihood for the perplexity,
-            smoothed by epsilon if the transform is sparse. Nothing is synchronised.
+            smoothed by epsilon if the transform is sparse. Nothing is synchronised, but by the
+            algorithm ``partial``.
         """
         counts = target != ignore_index
         p, threshold = self.probs_and_threshold(logits)
@@ -221,7 +222,7 @@ class OutputTransform(nn.Module):
     def _check_alpha(self, alpha: float) -> None:
         if self.takes_alpha:
             try:
-                check_alpha(alpha)
+                check_alpha(alpha, torch.float32)
             except ValueError as error:
                 raise ValueError(f"--output-alpha: {error}") from None
         elif alpha not in (DEFAULT_ALPHA, self.alpha):

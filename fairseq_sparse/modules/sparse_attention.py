@@ -245,7 +245,7 @@ def check_attention_options(alpha: float, alpha_learnable: bool) -> None:
         ValueError: naming the flag.
     """
     try:
-        check_alpha(alpha)
+        check_alpha(alpha, torch.float32)
     except ValueError as error:
         raise ValueError(f"--attention-alpha: {error}") from None
     if alpha_learnable and not _LEAST_ALPHA < alpha < 2:

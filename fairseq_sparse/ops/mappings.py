@@ -81,8 +81,8 @@ def entmax(
         alpha: a number, or a tensor that broadcasts over ``z`` with size 1 in ``dim`` (one alpha
             per row). A tensor gets its gradient (Correia, Niculae, Martins 2019, "Adaptively Sparse
             Transformers", Prop. 2). On a GPU, where checking the tensor would cause a stall, a row
-            whose alpha is 1 or less is NaN. The number 1 is softmax. Near 1 p loses digits: in fp32
-            it is exact to 4e-6 at 1.001, and to 4e-5 at 1.0001, the smallest number.
+            whose alpha is 1 or less is NaN. The number 1 is softmax. Near 1 p loses digits: at
+            1.001, the smallest number for fp32, it is exact to 1e-5.
         dim: the dimension that is normalised.
         algorithm: how the threshold is found; the result is the same. ``newton`` is a search
             without a sort, and the only one with kernels. The papers' are ``bisect`` (S2S,
@@ -96,7 +96,7 @@ def entmax(
 
     Raises:
         ValueError: ``alpha`` is a number below 1, above 1e6 or, unless ``z`` is fp64, between 1 and
-            1.0001, a tensor of a wrong shape or, on a CPU, a tensor with a value of 1 or less; the
+            1.001, a tensor of a wrong shape or, on a CPU, a tensor with a value of 1 or less; the
             algorithm is unknown or does not take this alpha, or ``topk`` is below 1.
         TypeError: ``z`` is not floating point, or ``alpha`` is neither a number nor a tensor.
     """

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fairseq_sparse import ops
-from fairseq_sparse.modules.output_projection import OutputProjection
+from fairseq_sparse.modules.output_projection import OutputLoss, OutputProjection
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
 
 PAD = 1
@@ -152,6 +152,20 @@ def test_an_estimate_of_tau_that_failed_is_repeated():
     hook.remove()
     prepare(layer, features, target)
     assert layer.transform.known_tau().isfinite()
+
+
+@pytest.mark.parametrize("place", ["projection", "linear"])
+def test_the_loss_is_of_the_logits_that_a_hook_gives(place):
+    layer = projection("entmax15").train()
+    features, target = features_and_target(layer)
+    options = OutputLoss(target[:, None], padding=PAD)
+    before, _ = layer.loss(features[:, None], options)
+    hooked = layer if place == "projection" else layer.linear
+    hooked.register_forward_hook(lambda layer, given, logits: logits / 2)
+    after, _ = layer.loss(features[:, None], options)
+    expected = ops.entmax_loss(layer(features), target, 1.5, ignore_index=PAD, reduction="sum")
+    torch.testing.assert_close(after, expected)
+    assert after != before
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.1, 3.0])

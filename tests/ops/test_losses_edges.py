@@ -122,6 +122,20 @@ def test_gradients_add_up_over_any_number_of_backward_passes(loss, reduction, sh
         torch.testing.assert_close(leaf.grad, 4 * gradient)
 
 
+@pytest.mark.parametrize("loss", [linear_entmax_loss, linear_alpha_relu_loss])
+def test_gradients_may_be_changed_by_whoever_gets_them(loss):
+    leaves = [torch.randn(n, 4, requires_grad=True) for n in (5, 7)]
+    leaves.append(torch.randn(7, requires_grad=True))
+    options = {"tau": 0.1} if loss is linear_alpha_relu_loss else {}
+    value = loss(*leaves, torch.randint(7, (5,)), **options, reduction="sum")
+    first = torch.autograd.grad(value, leaves, retain_graph=True)
+    expected = [gradient.clone() for gradient in first]
+    for gradient in first:
+        gradient.zero_()
+    second = torch.autograd.grad(value, leaves)
+    assert all(map(torch.equal, second, expected))
+
+
 # --- rows at the edge ----------------------------------------------------------------------------
 
 

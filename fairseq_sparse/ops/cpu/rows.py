@@ -1,7 +1,6 @@
 """Rows of logits by the compiled kernels: alpha-entmax, alpha-ReLU and their losses.
 
-The kernels compute in fp32, for an alpha in [1.05, 2]: nearer to 1, fp32 is too inexact for powers
-with exponent 1 / (alpha - 1).
+The kernels compute in fp32, for an alpha in [1.05, 2].
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import NamedTuple, Optional, Union
 import torch
 from torch import Tensor
 
+from fairseq_sparse.ops.checks import LEAST_ALPHA_OF_KERNELS
 from fairseq_sparse.ops.cpu import build
 from fairseq_sparse.ops.cpu.boundary import call, empty
 from fairseq_sparse.ops.cpu.screen import PackedRows, starts_of
@@ -22,7 +22,7 @@ from fairseq_sparse.ops.reference.rows import CUT, SHIFT
 
 Logits = Union[Tensor, PackedRows]
 
-_LEAST_ALPHA, _LARGEST_ALPHA = 1.05, 2.0
+_LARGEST_ALPHA = 2.0
 # In C, these rows follow those of a solution.
 _CONJUGATE, _COUNT = CUT + 1, CUT + 2
 
@@ -30,8 +30,8 @@ _CONJUGATE, _COUNT = CUT + 1, CUT + 2
 def in_range(alpha: Union[float, Tensor]) -> bool:
     """Return whether the kernels take alpha, or every value of a tensor."""
     if torch.is_tensor(alpha):
-        return bool(((alpha >= _LEAST_ALPHA) & (alpha <= _LARGEST_ALPHA)).all())
-    return _LEAST_ALPHA <= alpha <= _LARGEST_ALPHA
+        return bool(((alpha >= LEAST_ALPHA_OF_KERNELS) & (alpha <= _LARGEST_ALPHA)).all())
+    return LEAST_ALPHA_OF_KERNELS <= alpha <= _LARGEST_ALPHA
 
 
 def fits_rows(z: Tensor, alpha: Union[float, Tensor], algorithm: str = "newton") -> bool:

@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fairseq_sparse.ops.checks import LEAST_ALPHA_OF_KERNELS
 from fairseq_sparse.ops.fenchel_young import RowLoss
 from fairseq_sparse.ops.gpu.thresholds import factors, load_block, power_of_p, solve
 from fairseq_sparse.ops.gpu.verification import verified
@@ -32,7 +33,9 @@ def _fits(
     kernel: Callable, z: Tensor, alpha: float, size: int, dtype: torch.dtype, *form: Any
 ) -> bool:
     """Return whether a kernel takes logits like ``z``, and has been verified for such rows."""
-    if z.dtype not in _DTYPES or z.numel() == 0 or not 1 < alpha <= 2:
+    if z.dtype not in _DTYPES or z.numel() == 0:
+        return False
+    if not LEAST_ALPHA_OF_KERNELS <= alpha <= 2:
         return False
     constant = _constant_alpha(alpha)
     # Triton compiles also for sizes of 1 and for multiples of 16.

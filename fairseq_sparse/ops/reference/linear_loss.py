@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Optional
 
+import torch
 from torch import Tensor
 
 from fairseq_sparse.ops.fenchel_young import RowLoss
@@ -62,14 +63,21 @@ def _save(ctx, inputs, output):
     ctx.save_for_backward(*inputs[:3], *output[1:])
 
 
+# Not a public name of PyTorch.
+_keeps_graph = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
+
+
 def _linear_loss_gradient(ctx, grad, *_):
     if grad is None:  # nothing that is differentiated depends on the loss
         return (None,) * len(ctx.needs_input_grad)
     sources, gradients = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
-    # With large weights, a copy takes as long as a product. Autograd copies what is kept before
-    # anybody can change it, except in a view of the features.
     is_one = equals_one(grad)
-    gradients = (gradients[0].clone() if is_one else gradients[0], *gradients[1:])
+    if is_one:
+        # Whoever gets the gradients may change them, but backward may come again if the graph is
+        # kept. Else only those of the features are copied, which can be a view: with large weights,
+        # a copy takes as long as a product.
+        copied = 3 if _keeps_graph() else 1
+        gradients = [x.clone() if i < copied else x for i, x in enumerate(gradients)]
     scaled = [
         once_differentiable(
             (gradient if is_one else grad * gradient).to(source.dtype), source, grad
