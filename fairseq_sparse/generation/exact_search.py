@@ -72,8 +72,9 @@ class NextTokens:
         found = []
         for model, encoder_out in zip(self.models, self.encoder_outs, strict=True):
             encoder_out = model.encoder.reorder_encoder_out(encoder_out, sentence)
-            logits, extra = model.decoder(tokens, encoder_out=encoder_out)
-            logits = logits[torch.arange(len(prefixes), device=device), last].unsqueeze(1)
+            features, extra = model.decoder.extract_features(tokens, encoder_out=encoder_out)
+            features = features[torch.arange(len(prefixes), device=device), last].unsqueeze(1)
+            logits = model.decoder.output_layer(features)  # [prefixes, 1, vocabulary]
             found.append(model.get_normalized_probs((logits, extra), log_probs=True)[:, 0])
         log_probs = mean_log_probs(found)
         refuse_nan(log_probs)

@@ -41,15 +41,17 @@ class RepeatedNGramMask(nn.Module):
 
     Args:
         size: n, at least 1.
+        pad, eos: the padding of a hypothesis stands for EOS of a prompt (see
+            ``SparseSequenceGenerator._prefix_tokens``).
 
     Attributes:
         forced: the hypotheses whose next token is forced (indices or a mask), for the next step
             only.
     """
 
-    def __init__(self, size: int):
+    def __init__(self, size: int, pad: int, eos: int):
         super().__init__()
-        self.size = size
+        self.size, self.pad, self.eos = size, pad, eos
         self.forced: Optional[np.ndarray] = None
 
     def forward(
@@ -57,4 +59,6 @@ class RepeatedNGramMask(nn.Module):
     ) -> Tensor:
         """Mask as :func:`mask_repeats` does; the arguments are fairseq's."""
         forced, self.forced = self.forced, None
-        return mask_repeats(self.size, tokens[:, : step + 1].numpy(force=True), lprobs, forced)
+        tokens = tokens[:, : step + 1]
+        tokens = tokens.masked_fill(tokens == self.pad, self.eos).numpy(force=True)
+        return mask_repeats(self.size, tokens, lprobs, forced)

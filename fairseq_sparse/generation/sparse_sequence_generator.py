@@ -95,11 +95,9 @@ class SparseSequenceGenerator(SequenceGenerator):
         )
         if self.repeat_ngram_blocker is not None:
             size = self.repeat_ngram_blocker.no_repeat_ngram_size
-            self.repeat_ngram_blocker = RepeatedNGramMask(size)
+            self.repeat_ngram_blocker = RepeatedNGramMask(size, self.pad, self.eos)
         # Whether prefixes are prompts of a language model, rather than parts of translations.
         self.continues_prompts = not self.model.has_encoder()
-        # Sentences of a batch in fairseq's loop whose prefix has a token of probability 0.
-        self.impossible: set[int] = set()
         self.model.stands_for_eos = self.pad if self.continues_prompts else None
         self.search = SparseSearch(self.tgt_dict, self.search, self.eos, self.continues_prompts)
 
@@ -188,6 +186,13 @@ class SparseSequenceGenerator(SequenceGenerator):
             if not self.is_random:
                 return finalized
         else:
+            ends = prefix_tokens is not None and bool(prefix_tokens.eq(self.eos).any())
+            if ends and self.continues_prompts and self.lm_model is not None:
+                # fairseq's loop would give it the padding that stands for EOS, see _prefix_tokens.
+                raise ValueError(
+                    "a prompt has the end of a sentence in it, which --lm-path cannot read but in "
+                    "beam search: leave out --sampling and the like, or --lm-path"
+                )
             options = (prefix_tokens, constraints, bos_token)
             finalized = self._run_fairseqs_loop(limits, sample, *options)
         for hypotheses in finalized:
@@ -205,6 +210,7 @@ class SparseSequenceGenerator(SequenceGenerator):
             args: those of ``SequenceGenerator._generate``.
         """
         loop = copy.copy(self)
+        # Sentences whose prefix has a token of probability 0.
         loop.impossible = set()
         if not self.match_source_len:
             # The loop ends at the limit of the batch, the search strategy at those of sentences.

@@ -241,12 +241,12 @@ def test_the_first_and_the_last_token_are_those_of_the_beam_search():
     wide = make_beam(models, dictionary, eos=last, beam_size=300)
     expected = wide.generate(None, sample, bos_token=first)
     generator = ExactSequenceGenerator(make_beam(models, dictionary, eos=last))
-    seen = set()
-    models[0].decoder.register_forward_pre_hook(
-        lambda _, given: seen.update(given[0][:, 0].tolist())
-    )
-    found = generator.generate(None, sample, bos_token=first)
-    assert seen == {first}
+    with mock.patch.object(
+        models[0].decoder, "extract_features", wraps=models[0].decoder.extract_features
+    ) as decoder:
+        found = generator.generate(None, sample, bos_token=first)
+    begins = {row[0] for call in decoder.call_args_list for row in call.args[0].tolist()}
+    assert begins == {first}
     for hypos, all_hypos in zip(found, expected, strict=True):
         assert hypos[0]["optimal"] and hypos[0]["tokens"][-1] == last
         assert hypos[0]["score"] == pytest.approx(all_hypos[0]["score"].item(), abs=1e-5)

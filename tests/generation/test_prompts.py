@@ -91,6 +91,30 @@ def test_prompts_are_kept_and_scores_are_those_of_the_model(search, transform):
         assert all(len(hypotheses) == 3 for hypotheses in lists)
 
 
+@pytest.mark.parametrize("search", SEARCHES)
+def test_another_language_model_reads_the_ends_of_sentences_too(search):
+    model, other = language_model(), language_model("softmax").eval()
+    generator = task().build_generator(
+        [model],
+        Namespace(max_len_b=9, nbest=3, **SEARCHES[search]),
+        extra_gen_cls_kwargs={"lm_model": other, "lm_weight": 1.0},
+    )
+    prefixes = torch.tensor([[5, EOS, 8]])
+    net_input = {"src_tokens": prefixes, "src_lengths": torch.tensor([3])}
+    if search != "beam":
+        with pytest.raises(ValueError, match="--lm-path"):
+            generator.generate([model], {"net_input": net_input}, prefix_tokens=prefixes)
+        return
+    sample = {"net_input": net_input}
+    for hypothesis in generator.generate([model], sample, prefix_tokens=prefixes)[0]:
+        tokens = hypothesis["tokens"].tolist()
+        both = [distributions(each, tokens).log() for each in (model, other)]
+        scores = sum(both).gather(1, torch.tensor(tokens)[:, None]).squeeze(1)
+        found = hypothesis["positional_scores"]
+        # the end may be forced by the limit of the length
+        torch.testing.assert_close(found[3:-1], scores[3:-1], rtol=1e-4, atol=1e-4)
+
+
 def test_a_prompt_may_repeat_an_ngram_that_a_text_may_not():
     model = language_model()
     prompt = [5, 6, 5, 6, 5, 6]

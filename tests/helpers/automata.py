@@ -147,7 +147,10 @@ class TableDecoder(FairseqDecoder):
         self.output_projection.scores_are_log_probs = sums_to_one
         self.steps = 0
 
-    def forward(self, prev_output_tokens, encoder_out=None, **kwargs):
+    def output_layer(self, features):
+        return features
+
+    def extract_features(self, prev_output_tokens, encoder_out=None, **kwargs):
         self.steps += 1
         seeds = encoder_out["seeds"].tolist()
         prefixes = [tuple(row[1:]) for row in prev_output_tokens.tolist()]
