@@ -22,6 +22,9 @@ _PATHS = {"user_dir": None, "data": ".", "save_dir": "checkpoints", "log_file": 
 _PATHS |= {"tensorboard_logdir": None, "finetune_from_model": None, "restore_file": "model.pt"}
 # fairseq reads these vectors again whenever it builds the model.
 _PATHS |= {"encoder_embed_path": None, "decoder_embed_path": None}
+# Of the whole run, which the settings of a model may have, and the names of machines.
+_PATHS |= {"continue_once": None, "ema_seed_model": None, "distributed_init_method": None}
+_PATHS |= {"path": None, "results_path": None, "lm_path": None, "search_report": None}
 # τ is a constant of the run, not a parameter: it is kept exactly, not averaged.
 _TAU_SUFFIX = ".tau"
 

@@ -54,9 +54,15 @@ def convert_to_ctranslate2(
             converter.convert(str(converted), quantization=quantization)
         except (ValueError, KeyError, AttributeError, RuntimeError) as error:
             raise CheckpointError(f"{path}: CTranslate2 cannot convert it: {error}") from error
-        for earlier in _files(output):
-            earlier.unlink()
-        converted.replace(output)
+        earlier = Path(folder) / "earlier"
+        if output.exists():
+            output.replace(earlier)
+        try:
+            converted.replace(output)
+        except OSError:
+            if earlier.exists():
+                earlier.replace(output)
+            raise
 
 
 def _files(folder: Path) -> list[Path]:

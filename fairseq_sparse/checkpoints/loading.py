@@ -204,6 +204,10 @@ def settings_of(state: Mapping[str, Any], part: str) -> Mapping[str, Any]:
     settings = state.get("args")
     if settings is None:
         settings = (state.get("cfg") or {}).get(part)
+    return _as_mapping(settings)
+
+
+def _as_mapping(settings: Any) -> Mapping[str, Any]:
     return vars(settings) if isinstance(settings, argparse.Namespace) else settings or {}
 
 
@@ -225,12 +229,15 @@ def _check_fields(path: str, state: Any) -> None:
         for name, part in (cfg.items() if isinstance(cfg, dict) else ())
         if name in _PARTS
     ]
-    history = state.get("optimizer_history")
-    for entry in history if isinstance(history, list) else ():
-        fields.append(("optimizer_history", entry, dict))
     for name, value, types in fields:
         if value is not None and not isinstance(value, types):
             raise CheckpointError(f"{path}: damaged: {name} is a {type(value).__name__}")
+        if types is settings or name == "model":
+            if not all(isinstance(key, str) for key in _as_mapping(value)):
+                raise CheckpointError(f"{path}: damaged: {name} has an entry without a name")
+    for entry in state.get("optimizer_history") or ():
+        if not isinstance(entry, dict):
+            raise CheckpointError(f"{path}: damaged: optimizer_history has no dictionaries")
 
 
 def _reason(error: Exception) -> str:

@@ -91,7 +91,6 @@ def _encode(text: str, encoding: str = "latin1") -> bytes:
 _FUNCTIONS: dict[str, Callable] = {
     "collections.OrderedDict": _ordered_dict,
     "torch.Size": _size,
-    "torch._utils._rebuild_tensor": _tensor,
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch._utils._rebuild_parameter": _parameter,
     "_codecs.encode": _encode,
@@ -117,7 +116,7 @@ _KEYS = (str, int, float, bool, bytes, type(None))  # hashing a deeply nested tu
 # What torch.save writes, which is protocol 2.
 _OPCODES = """
     PROTO STOP MARK GLOBAL REDUCE NEWOBJ BUILD BINPERSID BINGET LONG_BINGET BINPUT LONG_BINPUT
-    NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE SHORT_BINSTRING
+    NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE
     EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS
 """
 

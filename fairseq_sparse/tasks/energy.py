@@ -50,7 +50,7 @@ class LogsEnergy:
             watt_hours = self.energy.total()
             if watt_hours is not None:
                 # weight 0: the latest value, not a mean
-                metrics.log_scalar("watt_hours", watt_hours, weight=0, priority=810, round=4)
+                metrics.log_scalar(_KEY, watt_hours, weight=0, priority=810, round=4)
 
 
 class EnergyUnknown(Exception):

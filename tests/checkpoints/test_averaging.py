@@ -397,6 +397,7 @@ def test_command_line_refuses_what_makes_no_sense(named, arguments, capsys):
 
 def test_a_shared_checkpoint_has_half_the_size_and_no_path_of_this_machine():
     names = ("data", "save_dir", "user_dir", "encoder_embed_path", "decoder_embed_path")
+    names += ("continue_once", "search_report", "distributed_init_method", "lm_path")
     state = make_state(1.5, tau=1.3754321, **{name: f"/mine/{name}" for name in names})
     shared = for_sharing(state)
     assert "/mine" not in str(shared["cfg"]) and "/mine" in str(state["cfg"])

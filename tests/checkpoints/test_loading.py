@@ -213,13 +213,15 @@ def test_a_storage_that_claims_to_be_huge_takes_no_memory(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "value", [5, "text", [1], {"a": 5}, torch.zeros(2), torch.zeros(0)], ids=str
+    "value", [5, "text", [1], [None], {"a": 5}, {1: 5}, torch.zeros(2), torch.zeros(0)], ids=str
 )
 def test_fields_of_the_wrong_type_end_in_one_line(tmp_path, value):
     good = make_state(output_transform="softmax")
     good["cfg"] |= {"common": {}, "criterion": {"_name": "cross_entropy"}, "checkpoint": {}}
     places = [(good, name) for name in ("model", "cfg", "args", "extra_state", "optimizer_history")]
-    places += [(good["cfg"], name) for name in ("task", "common", "criterion", "checkpoint")]
+    places += [
+        (good["cfg"], name) for name in ("model", "task", "common", "criterion", "checkpoint")
+    ]
     places += [(vars(good["cfg"]["model"]), "attention_bias"), (good["cfg"]["task"], "_name")]
     for part, name in places:
         before, part[name] = part.get(name), value

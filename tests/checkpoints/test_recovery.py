@@ -117,6 +117,13 @@ def test_what_is_in_order_is_left_alone(stems, tmp_path):
     assert contents(tmp_path) == before
 
 
+def test_a_checkpoint_with_a_strange_history_does_not_prevent_the_recovery_from_another(tmp_path):
+    save(tmp_path, checkpoint2=10)
+    torch.save(state(1) | {"optimizer_history": [None]}, tmp_path / "checkpoint1.pt")
+    (tmp_path / LAST).write_bytes(b"PK")
+    assert recover_last_checkpoint(tmp_path).updates == 10
+
+
 def test_a_checkpoint_without_checksums_is_not_called_damaged(tmp_path):
     path = tmp_path / LAST
     torch.save(state(1), path, _use_new_zipfile_serialization=False)
