@@ -27,6 +27,7 @@ from fairseq_sparse.commands.models import refuse_twice
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_json
 from fairseq_sparse.measure.run_folders import short_names
+from fairseq_sparse.recipes import catalogue
 from fairseq_sparse.tables.columns import (
     COLUMNS,
     SPEEDS,
@@ -42,17 +43,24 @@ from fairseq_sparse.tables.summaries import missing_parts, read_run
 COMMAND = "table results"
 # The benchmarks whose results have speeds of models.
 BENCHMARKS = ("training_step", "decoding")
+# Flags of the model that a name has where the variant does not imply them.
+_CHOSEN = ("output-alpha", "output-tau", "output-algorithm", "attention-alpha")
 
 
 def model_name(summary: Summary) -> str:
     """Return VARIANT or VARIANT+ATTENTION, as the command run names a model; of several kinds of
-    attention, all three."""
+    attention, all three. Chosen options follow, as training_step.py takes them:
+    ``entmax output_alpha=1.3``."""
     model = summary.get("model", {})
     attention = model.get("attention", "softmax")
     kinds = [model.get(f"attention_{place}") or attention for place in PLACES]
     attention = "/".join(kinds if len(set(kinds)) > 1 else kinds[:1])
     name = summary.get("variant", summary["run"])
-    return name if attention == "softmax" else f"{name}+{attention}"
+    implied = catalogue.entries("variants").get(name, {}).get("flags", {})
+    flags = model.get("flags", {})
+    chosen = [x for x in _CHOSEN if x in flags and flags[x] != implied.get(x)]
+    options = "".join(f" {x.replace('-', '_')}={flags[x]}" for x in chosen)
+    return (name if attention == "softmax" else f"{name}+{attention}") + options
 
 
 def add_speeds(summaries: list[Summary], files: list[Path]) -> None:
@@ -139,7 +147,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         default=[],
         metavar="JSON",
         help="results of scripts/benchmark/training_step.py or decoding.py: their speeds replace "
-        "those of the runs' logs; the models must be named like the variants",
+        "those of the runs' logs; the models must be named like the variants, with options as "
+        "training_step.py takes them",
     )
     add_format(parser)
     options = parser.parse_args(arguments)

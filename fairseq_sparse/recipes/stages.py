@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from fairseq_sparse.errors import RecipeError
+from fairseq_sparse.measure.machine import KEEP_MEMORY
 from fairseq_sparse.recipes.evaluation import align, analyze, generate
 from fairseq_sparse.recipes.launch import ALONE, Launch
 from fairseq_sparse.recipes.plan import USER_DIR, Plan
 from fairseq_sparse.recipes.preparation import EXAMPLES, prepare
 from fairseq_sparse.recipes.recipe import Recipe
 from fairseq_sparse.recipes.training import average, train
-
-# glibc returns every freed tensor to the system and requests the memory again, which costs a fifth
-# of the time on a CPU; with these it keeps the memory.
-_KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "4000000000"}
 
 
 def plan(recipe: Recipe, launch: Launch = ALONE) -> Plan:
@@ -40,4 +37,4 @@ def plan(recipe: Recipe, launch: Launch = ALONE) -> Plan:
 
 def environment(recipe: Recipe) -> dict[str, str]:
     """Return the variables of all commands of a run."""
-    return _KEEP_MEMORY if recipe.config == "cpu" else {}
+    return KEEP_MEMORY if recipe.config == "cpu" else {}

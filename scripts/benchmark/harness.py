@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from command_line import one_line, output_file, positive, words
+from fairseq_sparse.measure.machine import KEEP_MEMORY
 
 ROOT = Path(__file__).resolve().parents[2]
 # The beginning of the failure message of a missing package.
@@ -28,14 +29,11 @@ PEERS = (
     *("triton", "entmax", "liger-kernel", "cut-cross-entropy", "quack-kernels", "adasplash"),
     *("nvidia-cutlass-dsl", "flash-attn", "flash-attn-3", "flash-attn-4"),
 )
-# glibc returns every freed tensor to the system and requests the memory again, which costs a fifth
-# of the time on a CPU; these two variables make it keep the memory, as the recipes do.
-MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "4000000000"}
 
 
 def keep_freed_memory() -> None:
-    """Restart this process with ``MALLOC``, which glibc reads only at the start."""
-    missing = {name: value for name, value in MALLOC.items() if name not in os.environ}
+    """Restart this process with ``KEEP_MEMORY``, which glibc reads only at the start."""
+    missing = {name: value for name, value in KEEP_MEMORY.items() if name not in os.environ}
     if missing and platform.libc_ver()[0] == "glibc":
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **missing})
 
@@ -258,7 +256,7 @@ class Record:
             "benchmark": benchmark,
             "command": shlex.join([os.path.relpath(sys.argv[0], ROOT), *sys.argv[1:]]),
             "machine": describe_machine(options.device) | {"peers": installed(PEERS)},
-            "malloc": {name: os.environ.get(name) for name in MALLOC},
+            "malloc": {name: os.environ.get(name) for name in KEEP_MEMORY},
             "options": {name: _plain(value) for name, value in chosen.items()},
             "results": [],
         }

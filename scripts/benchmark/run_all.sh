@@ -16,7 +16,8 @@ It takes about 15 minutes on 2 otherwise idle cores. Writes OUT/benchmarks.md, w
 the ratios on this machine, and OUT/benchmarks.json (OUT: runs/benchmarks). When started again, it
 skips the parts that are done; delete OUT/NAME.status to repeat the part NAME.
 
-  --dry-run  toy sizes, to see whether everything runs: the figures mean nothing
+  --dry-run  toy sizes, to see whether everything runs: the figures mean nothing, and have a folder
+             of their own, runs/benchmarks_dry_run
   --help     this text
 
 Training steps are those of the recipe for Multi30k on a CPU. Its text is used if available, else
@@ -48,7 +49,7 @@ done
 [[ -z "${MODELS:-}" || -n "${DATA:-}" ]] || bad_usage "MODELS needs DATA"
 DEADLINE=0
 has fairseq || fail "$PYTHON cannot import fairseq: run scripts/setup_env.sh, or set PYTHON"
-OUT="${OUT:-$ROOT/runs/benchmarks}"
+OUT="${OUT:-$ROOT/runs/benchmarks${DRY_RUN:+_dry_run}}"
 mkdir -p -- "$OUT"
 OUT="$(CDPATH='' cd -- "$OUT" && pwd)"
 

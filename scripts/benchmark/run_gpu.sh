@@ -78,7 +78,7 @@ done
 # The summary takes a few more seconds.
 DEADLINE=520
 if [[ -n "$DRY_RUN" ]]; then DEADLINE=0; fi
-OUT="${OUT:-$ROOT/runs/benchmarks_gpu}"
+OUT="${OUT:-$ROOT/runs/benchmarks_gpu${DRY_RUN:+_dry_run}}"
 mkdir -p -- "$OUT"
 OUT="$(CDPATH='' cd -- "$OUT" && pwd)"
 if [[ -z "$DRY_RUN" ]]; then

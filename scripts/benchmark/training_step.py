@@ -122,6 +122,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("without DATA --vocabulary is needed")
     if any("=" not in pair for pair in options.trained):
         parser.error("--trained: give VARIANT=CKPT")
+    measured = [variant.removesuffix(UNFUSED) for variant in options.variants]
+    for pair in options.trained:
+        if pair.split("=", 1)[0] not in measured:
+            parser.error(f"--trained {pair}: not among --variants {','.join(options.variants)}")
     return options
 
 

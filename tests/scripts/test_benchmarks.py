@@ -48,7 +48,7 @@ def test_a_script_records_ratios_to_the_first_job(script: str, data: Path, tmp_p
     flags = [str(data) if flag == "DATA" else flag for flag in SCRIPTS[script]]
     flags += QUICK[:2] if script == "training_step" else QUICK
     command = [PYTHON, FOLDER / f"{script}.py", *flags, "--json", tmp_path / "out.json"]
-    environment = {**os.environ, **harness.MALLOC}  # else it would start again to set them
+    environment = {**os.environ, **harness.KEEP_MEMORY}  # else it would start again to set them
     done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment)
     assert done.returncode == 0, done.stderr
     results = json.loads((tmp_path / "out.json").read_text("utf-8"))["results"]

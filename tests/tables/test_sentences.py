@@ -10,8 +10,8 @@ def node(token, probability, total, *children, expanded=True):
 
 
 def test_numbers_do_not_pretend():
-    assert [number_text(p) for p in (0.0, 1e-9, 0.5, 0.99999, 1.0, 1.5)] == [
-        *("0", "1e-09", "0.500", ">.999", "1.000", "1.500")
+    assert [number_text(p) for p in (0.0, 1e-9, 0.5, 0.99999, 1.0, 1.0004, 1.5)] == [
+        *("0", "1e-09", "0.500", ">.999", "1.000", ">1", "1.500")
     ]
 
 

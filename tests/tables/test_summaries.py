@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import toy
+from benchmark import training_step
 from fairseq_sparse.commands import cli
 from fairseq_sparse.commands.table_results import model_name
 from fairseq_sparse.errors import AnalysisError
@@ -254,6 +255,18 @@ def test_a_model_has_the_speed_of_one_with_the_same_attention_everywhere() -> No
         ({"attention_cross": "entmax15"}, "softmax+softmax/softmax/entmax15"),
     ):
         assert model_name({"run": "a", "variant": "softmax", "model": model}) == name
+
+
+def test_a_model_does_not_have_the_speed_of_another_alpha_tau_or_algorithm() -> None:
+    for variant, flags, name in (
+        ("entmax15", {"output-transform": "entmax15", "label-smoothing": 0}, "entmax15"),
+        ("entmax15", {"output-algorithm": "sort"}, "entmax15 output_algorithm=sort"),
+        ("entmax", {"output-alpha": 1.3}, "entmax output_alpha=1.3"),
+        ("alpha_relu", {"output-tau": "data"}, "alpha_relu output_tau=data"),
+    ):
+        summary = {"run": "a", "variant": variant, "model": {"flags": flags}}
+        assert model_name(summary) == name
+        training_step.recipe_of(name, "quickstart")
 
 
 def test_runs_that_are_not_finished_are_refused(run: Path) -> None:
