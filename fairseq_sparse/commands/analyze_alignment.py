@@ -25,6 +25,7 @@ from fairseq_sparse.commands.common import (
     print_tables,
 )
 from fairseq_sparse.measure.alignment import ALIGNMENT_KINDS
+from fairseq_sparse.tables.output import percent
 
 if TYPE_CHECKING:
     from fairseq_sparse.measure.alignment.alignment_error_rate import GoldLinks
@@ -165,10 +166,6 @@ def score(options: argparse.Namespace) -> dict[str, Any]:
         "files": [score_file(path, gold, options) for path in files],
         "folders": [score_folder(path, gold, options) for path in folders],
     }
-
-
-def percent(rate: float | None) -> str:
-    return "-" if rate is None else f"{100 * rate:.1f}"
 
 
 def file_table(files: list[dict[str, Any]]) -> Table:

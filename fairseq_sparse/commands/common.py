@@ -301,7 +301,7 @@ def split_name(text: str) -> tuple[str, str]:
     """
 
     def exists(path: str) -> bool:
-        return Path(path.split(os.pathsep)[0]).exists()
+        return all(Path(part).exists() for part in path.split(os.pathsep))
 
     if "=" not in text or exists(text):
         return "", text

@@ -66,7 +66,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def report(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     from fairseq_sparse.measure.cache import Measurements
     from fairseq_sparse.measure.run_folders import find_data, find_runs, find_subwords
     from fairseq_sparse.plots.pictures import require_matplotlib
@@ -94,34 +94,34 @@ def report(options: argparse.Namespace) -> None:
             "attention": found.attention(),
             "sentences": found.sentences(options.sentences),
             "alignment": run.alignment,
-            "missing": hints(run, data),
+            "missing": hints(run, data, options.subset, subwords),
         }
         # The summary of a plain run has what is now measured.
         summary, records = read_run(run.place, log)
         models.append({**model, "summary": summary, "records": records})
     names = (model["summary"].get("dataset") for model in models)
     write_text(options.output, make_page(models, next(filter(None, names), data), options.subset))
+    size = options.output.stat().st_size / 1e6
+    print(f"wrote {options.output}, {size:.1f} MB")
 
 
-def hints(run: Run, data: str) -> dict[str, list[str]]:
+def hints(run: Run, data: str, subset: str, subwords: str) -> dict[str, list[str]]:
     """Return for each part of a run the commands that make it; only the names of files that cannot
-    be known are left to be filled in, in capital letters."""
-    place = str(run.folder)
-    found = {"records": [shell("report", place, "--log", "TRAIN.log") + OUTPUT]}
-    links, result = f"{place}/alignments", f"{place}/alignment.json"
-    found["alignment"] = [
-        shell("align", data, "--path", run.checkpoint, "--output-folder", links),
-        shell("analyze", "alignment", "GOLD.talp", links, "--json", result),
-    ]
-    return found
+    be known are left to be filled in, in capital letters. A checkpoint alone has no place for error
+    rates of its alignments."""
+    records = [shell("report", run.place, "--log", "TRAIN.log") + OUTPUT]
+    if run.place.is_file():
+        return {"records": records, "alignment": []}
+    links, result = f"{run.place}/alignments", f"{run.place}/alignment.json"
+    where = ("--subset", subset, "--subwords", subwords, "--output-folder", links)
+    words = ("--words", "WORDS.SOURCE", "WORDS.TARGET", "--json", result)
+    align = shell("align", data, "--path", run.checkpoint, *where)
+    return {
+        "records": records,
+        "alignment": [align, shell("analyze", "alignment", "GOLD.talp", links, *words)],
+    }
 
 
 def shell(*words: object) -> str:
     """Return a command of fairseq-sparse as one types it."""
     return shlex.join(["fairseq-sparse", *map(str, words)])
-
-
-def run(options: argparse.Namespace) -> None:
-    report(options)
-    size = options.output.stat().st_size / 1e6
-    print(f"wrote {options.output}, {size:.1f} MB")

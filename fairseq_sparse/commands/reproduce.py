@@ -19,10 +19,14 @@ from typing import Optional
 
 from fairseq_sparse.commands import common
 from fairseq_sparse.commands.run import add_training_options, options_of
-from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.errors import AnalysisError, RecipeError
 from fairseq_sparse.recipes import engine, reproduce
 from fairseq_sparse.recipes.corpora.reading import log
 from fairseq_sparse.recipes.tables import Table, find_gold, follow_up, list_tables, read_table
+
+# What the commands of a table have in place of an option.
+_PLACEHOLDERS = {name: f"{{{name}}}" for name in ("gold", "layer", "ends", "tags")}
+_PLACEHOLDERS["sentences"] = "{sentence}"
 
 
 def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
@@ -41,11 +45,11 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     text = "rela 5, fig4: RWTH's gold alignments (default: in --raw-dir)"
     add("--gold", type=Path, metavar="PATH", help=text)
     text = "rela fig7 to fig9: sentences that are drawn (default: 0 1 2)"
-    numbers = {"type": common.not_negative, "nargs": "+", "default": [0, 1, 2]}
+    numbers = {"type": common.not_negative, "nargs": "+"}
     add("--sentences", metavar="N", help=text, **numbers)
     add("--layer", type=common.positive, metavar="N", help="rela fig7 to fig9 (default: the last)")
     text = "rela ranking: pairs at each end from which some are drawn (default: 10000)"
-    add("--ends", type=common.positive, default=10_000, metavar="N", help=text)
+    add("--ends", type=common.positive, metavar="N", help=text)
     text = "rela previous: tags in place of the test set's target words, a line for each sentence"
     add("--tags", type=Path, metavar="FILE", help=text)
     options = parser.parse_intermixed_args(arguments)
@@ -68,6 +72,7 @@ def run(given: argparse.Namespace) -> None:
         print(list_tables(), end="")
         return
     table = read_table(*given.names)
+    check_choices(table, given)
     datasets, settings = reproduce.choose(table, given.dataset, given.settings)
     table = replace(table, datasets=datasets, settings=settings)
     options = options_of(given, settings=settings)
@@ -86,7 +91,8 @@ def run(given: argparse.Namespace) -> None:
     for dataset, recipes in reproduce.finished(runs).items():
         place = stem.with_name(f"{stem.name}-{dataset}") if len(runs.recipes) > 1 else stem
         if table.follow_up and (recipes or not table.rows):
-            choices = gold, given.sentences, given.layer, given.ends, given.tags
+            sentences, ends = given.sentences or [0, 1, 2], given.ends or 10_000
+            choices = gold, sentences, given.layer, ends, given.tags
             plan = follow_up(table, recipes, place, *choices)
             engine.run(plan)
             for output in plan.stages[0].outputs:
@@ -94,6 +100,16 @@ def run(given: argparse.Namespace) -> None:
                     print(output.read_text(encoding="utf-8"), end="")
     log(f"the table, pictures and more: {stem}.*")
     end(failed)
+
+
+def check_choices(table: Table, given: argparse.Namespace) -> None:
+    """Refuse choices that no command of the table takes, and tags that are not there."""
+    words = " ".join(table.follow_up)
+    for name, place in _PLACEHOLDERS.items():
+        if getattr(given, name) is not None and place not in words:
+            raise RecipeError(f"--{name}: the table {table.paper} {table.name} takes none")
+    if given.tags and not given.tags.is_file():
+        raise RecipeError(f"--tags: there is no file {given.tags}")
 
 
 def stem_of(table: Table, config: str, runs: Path, chosen: Sequence[str] = ()) -> Path:

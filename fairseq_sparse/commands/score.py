@@ -121,7 +121,8 @@ def measure_frequencies(
     """Return a function that computes the F1 of a system's words by their training frequency.
 
     Raises:
-        AnalysisError: there are several references, or only the training text has subwords.
+        AnalysisError: there are several references, or the training text is empty, or alone has
+            subwords.
     """
     from fairseq_sparse.errors import AnalysisError
     from fairseq_sparse.measure.text.fairseq_output import check_subwords
@@ -131,6 +132,8 @@ def measure_frequencies(
     if len(references) > 1:
         raise AnalysisError("--by-frequency: give one --reference")
     lines = lines_of(training)
+    if not lines:
+        raise AnalysisError(f"--by-frequency {training} is empty")
     check_subwords(training, lines, references[0])
     split = make_metric("bleu", tokenize).tokenizer
     frequencies = count_words(split(line).split() for line in lines)

@@ -133,7 +133,9 @@ def proof(found: list[dict[str, Any]], steps: dict[str, Any], translator: Transl
 
     from fairseq_sparse.tables.sentences import number_text
 
-    words = f"p = {number_text(exp(steps['log_p']))}; " if steps["log_p"] is not None else ""
+    log_p, words = steps["log_p"], ""
+    if log_p is not None:  # exp is 0 for what is possible, but hardly
+        words = f"p = {number_text(exp(log_p))}; " if exp(log_p) else f"log p = {log_p:.1f}; "
     best = found[0]
     if best.get("incomplete"):
         return "no complete translation was found: this is the most probable beginning of one"

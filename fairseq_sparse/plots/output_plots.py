@@ -115,6 +115,8 @@ def draw_zeros(rows: Rows, colours: Colours) -> Optional[Figure]:
 
 def draw_positions(rows: Rows, colours: Colours) -> Optional[Figure]:
     """Draw the mean number of tokens with p > 0 by the position in the sentence."""
+    from fairseq_sparse.measure.output.output_statistics import POSITIONS
+
     sparse = list(filter(_is_sparse, rows))
     if not sparse:
         return None
@@ -124,7 +126,8 @@ def draw_positions(rows: Rows, colours: Colours) -> Optional[Figure]:
         reached = sum(count >= _REACHED * steps[0] for count in steps)
         values = row["by_position"]["nonzeros"][:reached]
         figure.axes[0].plot(range(1, reached + 1), values, label=label, linewidth=1.6, **style)
-    return _finish(figure, "step of the sentence, as far as one sentence in twenty goes", _MEAN)
+    where = f"step of the sentence, as far as one sentence in twenty goes, up to {POSITIONS}"
+    return _finish(figure, where, _MEAN)
 
 
 def draw_ranks(rows: Rows, colours: Colours) -> Optional[Figure]:

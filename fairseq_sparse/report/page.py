@@ -23,7 +23,7 @@ def make_page(models: Sequence[Model], dataset: str, subset: str) -> str:
             ``alignment`` of :class:`Run`, empty or None if there are none; and the results of
             the methods ``output``, ``decoded``, ``empty``, ``attention`` and ``sentences`` of
             :class:`Measurements`, all on one part of the data. Under ``missing``: the commands
-            that would make ``summary``, ``records`` and ``alignment``.
+            that would make ``records`` and ``alignment``.
         dataset, subset: the names of the data and of its part.
 
     Raises:

@@ -34,8 +34,8 @@ def number_text(p: float) -> str:
     """Format a probability so that only an exact 0 or 1 reads as 0 or 1."""
     if p == 0:
         return "0"
-    if 0.9995 <= p < 1:
-        return ">.999"
+    if 0.9995 <= p < 1.0005 and p != 1:
+        return ">.999" if p < 1 else ">1"
     return f"{p:.3f}" if p >= 0.001 else f"{p:.0e}"
 
 

@@ -14,6 +14,8 @@ import report_runs
 import toy
 from bad_input import assert_refused
 from fairseq_sparse.commands import cli
+from fairseq_sparse.commands.report import hints
+from fairseq_sparse.measure.run_folders import Run
 
 SIZES = ("layers=1", "embed-dim=32", "ffn-embed-dim=32", "attention-heads=2")
 
@@ -145,6 +147,11 @@ def test_page_of_plain_trainings(folders: list[Path], tmp_path: Path) -> None:
     assert "No training log" in text
     hint = shlex.join(["fairseq-sparse", "report", str(plain), "--log", "TRAIN.log"])
     assert f"<pre>{escape(hint)} --output report.html</pre>" in text
+    # the folder may have other models: nothing of it is said to be of the checkpoint
+    alone = hints(Run("a", plain / "checkpoint3.pt", plain / "checkpoint3.pt"), "data", "test", "")
+    assert str(plain / "checkpoint3.pt") in alone["records"][0] and not alone["alignment"]
+    (align, _) = hints(Run("a", plain / "x.pt", plain), "data", "valid", "none")["alignment"]
+    assert "--subset valid --subwords none" in align
 
 
 def test_errors_take_one_line(folders: list[Path], tmp_path: Path, capfd) -> None:

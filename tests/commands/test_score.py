@@ -153,10 +153,11 @@ def test_f1_by_training_frequency(texts, tmp_path, capfd) -> None:
     }
     assert cli.run("score", [texts["plain"], *options]) == 0
     assert "| 2 to 9 " in capfd.readouterr().out
-    assert (
-        cli.run("score", [texts["plain"], *options, "--reference", texts["ref"], texts["second"]])
-        == 1
-    )
+    two = ["--reference", texts["ref"], texts["second"]]
+    assert cli.run("score", [texts["plain"], *options, *two]) == 1
+    training.write_text("")
+    assert cli.run("score", [texts["plain"], *options]) == 1
+    assert str(training) in capfd.readouterr().err
 
 
 def multi_bleu(hypotheses: list[str], references: list[str]) -> float:

@@ -194,6 +194,19 @@ def test_a_figure_of_formulas_needs_no_runs_and_is_made_once(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("given", ["--gold x", "--layer 2", "--ends 5", "--sentences 1"])
+def test_an_option_for_other_tables_is_refused(given: str) -> None:
+    options = command.parse_arguments(["rela", "6", *given.split()])
+    with pytest.raises(RecipeError, match=given.split()[0]):
+        command.run(options)
+
+
+def test_a_missing_file_of_tags_is_named_first(tmp_path: Path) -> None:
+    words = ["rela", "previous", "--tags", str(tmp_path / "tags"), "--runs", str(tmp_path)]
+    with pytest.raises(RecipeError, match="tags"):
+        command.run(command.parse_arguments(words))
+
+
 def test_a_figure_is_drawn(tmp_path: Path) -> None:
     assert cli.run("reproduce", ["sparse_seq2seq", "fig3", "--cpu", "--runs", str(tmp_path)]) == 0
     stem = tmp_path / "tables" / "sparse_seq2seq_fig3"

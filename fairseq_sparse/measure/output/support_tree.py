@@ -12,6 +12,8 @@ from fairseq_sparse.measure.translator import Translator
 
 # Prefixes that are expanded at once: few, so that the most probable ones come first.
 _AT_ONCE = 8
+# A tree with so many nodes grows no further: each prefix of a dense model has the whole vocabulary.
+_MOST_CREATED = 100_000
 # Default depth limit of a tree: prefixes of this length can only end.
 MAX_LEN = 200
 
@@ -22,12 +24,13 @@ def grow(
     most_nodes: int = 1000,
     max_len: int = MAX_LEN,
 ) -> dict[str, Any]:
-    """Expand the most probable prefixes until all are expanded, or *most_nodes* of them are.
+    """Expand the most probable prefixes until all are expanded, or *most_nodes* of them are, or the
+    tree has become too large for the memory.
 
     Args:
         next_tokens: the distributions after the prefixes of one sentence's translations.
         word: gives the text of a token.
-        most_nodes: largest number of prefixes to expand; a dense model always reaches it.
+        most_nodes: largest number of prefixes to expand.
         max_len: prefixes of this length can only end.
 
     Returns:
@@ -43,7 +46,7 @@ def grow(
     waiting = [(-1.0, 0, (), root)]
     totals = []
     created = expanded = cut = 0
-    while waiting and expanded < most_nodes:
+    while waiting and expanded < most_nodes and created < _MOST_CREATED:
         width = min(_AT_ONCE, len(waiting), most_nodes - expanded)
         chosen = [heapq.heappop(waiting) for _ in range(width)]
         rows = next_tokens.log_probs([prefix for _, _, prefix, _ in chosen]).exp().cpu()

@@ -66,6 +66,12 @@ def test_limits_leave_the_tree_open(monkeypatch):
     assert min(node["total"] for node in nodes if node["expanded"]) >= best_open
 
 
+def test_a_wide_tree_ends_before_it_fills_the_memory(monkeypatch):
+    monkeypatch.setattr(support_tree, "_MOST_CREATED", 30)
+    tree = grow(next_tokens(dense_table(6)), word, most_nodes=1000, max_len=MAX_LEN)
+    assert not tree["complete"] and len(list(walk(tree["root"]))) < 200
+
+
 def test_no_prefix_is_longer_than_the_positions_that_a_model_has():
     flags = ("--decoder-learned-pos", "--max-target-positions", 4)
     model = toy.model(*flags, "--output-transform", "softmax").eval()
