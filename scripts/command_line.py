@@ -32,6 +32,7 @@ from fairseq_sparse.commands.models import (  # noqa: E402, F401
     name_models,
 )
 from fairseq_sparse.files import (  # noqa: E402, F401
+    lines_of,
     read_text,
     replacing,
     write_text,

@@ -68,9 +68,9 @@ def test_command_line_with_a_folder_and_a_file(gold: Path, tmp_path: Path) -> No
     file.write_text("\n".join(HALF) + "\n")
     result = toy.command("analyze alignment", gold, file, folder, "--json", tmp_path / "out.json")
     table = rows(result.stdout)
-    assert table[2] == [str(folder), "normal", "1", "2", "60.0", "100.0"]
-    assert table[7][-2:] == ["100.0", "100.0"] and table[4][-2:] == ["30.0", "80.0"]
-    assert table[10] == [str(file), "2", "50.0", "33.3", "60.0"]
+    assert table[2] == [str(folder), "normal", "1", "2", "60.00", "100.00"]
+    assert table[7][-2:] == ["100.00", "100.00"] and table[4][-2:] == ["30.00", "80.00"]
+    assert table[10] == [str(file), "2", "50.00", "33.33", "60.00"]
     written = json.loads((tmp_path / "out.json").read_text())
     assert written["gold"] == {"path": str(gold), "sure": 3, "possible": 1}
     (found,) = written["folders"]
@@ -108,10 +108,10 @@ def test_the_first_word_is_0_or_1(gold: Path, tmp_path: Path, capsys) -> None:
     for path, *flags in ([gold], [from_0, "--gold-base", 0], [from_1, "--gold-base", 1]):
         assert call_here(path, file, *flags) == 0
         captured = capsys.readouterr()
-        assert rows(captured.out)[-1][1:] == ["4", "100.0", "100.0", "0.0"] and not captured.err
+        assert rows(captured.out)[-1][1:] == ["4", "100.00", "100.00", "0.00"] and not captured.err
     assert call_here(from_1, file) == 0
     captured = capsys.readouterr()
-    assert rows(captured.out)[-1][1:] != ["4", "100.0", "100.0", "0.0"]
+    assert rows(captured.out)[-1][1:] != ["4", "100.00", "100.00", "0.00"]
     assert "--gold-base 1" in captured.err
 
 
@@ -130,7 +130,7 @@ def test_gold_of_the_other_direction(gold: Path, tmp_path: Path) -> None:
 def test_file_without_links(gold: Path, tmp_path: Path, capsys) -> None:
     (tmp_path / "a").write_text("\n\n\n")
     assert call_here(gold, tmp_path / "a", "--json", tmp_path / "out.json") == 0
-    assert rows(capsys.readouterr().out)[-1][1:] == ["0", "-", "0.0", "100.0"]
+    assert rows(capsys.readouterr().out)[-1][1:] == ["0", "-", "0.00", "100.00"]
     assert json.loads((tmp_path / "out.json").read_text())["files"][0]["precision"] is None
 
 

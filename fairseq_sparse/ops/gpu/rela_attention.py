@@ -72,7 +72,7 @@ def _fits(kernel: Callable, query, key, value, masked, bias, alpha, causal, drop
         and query.size(3) <= _LARGEST_HEAD
         and dropout < 1
         # A captured launch would keep its seed, and so drop the same weights in every replay.
-        and not (dropout > 0 and torch.cuda.is_current_stream_capturing())
+        and not (dropout > 0 and query.is_cuda and torch.cuda.is_current_stream_capturing())
         and (bias is None or causal)
     ):
         return False
