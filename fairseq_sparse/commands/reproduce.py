@@ -24,9 +24,14 @@ from fairseq_sparse.recipes import engine, reproduce
 from fairseq_sparse.recipes.corpora.reading import log
 from fairseq_sparse.recipes.tables import Table, find_gold, follow_up, list_tables, read_table
 
-# What the commands of a table have in place of an option.
-_PLACEHOLDERS = {name: f"{{{name}}}" for name in ("gold", "layer", "ends", "tags")}
-_PLACEHOLDERS["sentences"] = "{sentence}"
+# The options for some tables, and where the commands of these tables take them.
+_PLACEHOLDERS = {
+    "gold": "{gold}",
+    "layer": "{layer}",
+    "ends": "{ends}",
+    "tags": "{tags}",
+    "sentences": "{sentence}",
+}
 
 
 def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:

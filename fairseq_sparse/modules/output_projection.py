@@ -143,13 +143,9 @@ class OutputProjection(nn.Module):
 
     def _is_plain(self) -> bool:
         """Return whether the layer computes ``F.linear`` of its parameters and nothing else."""
-        hooks = [
-            found
-            for layer in (self, self.linear)
-            for found in (layer._forward_pre_hooks, layer._forward_hooks)
-            + (layer._backward_pre_hooks, layer._backward_hooks)
-        ]
-        return type(self.linear) is nn.Linear and not any(hooks)
+        kinds = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+        hooked = any(getattr(layer, kind) for layer in (self, self.linear) for kind in kinds)
+        return type(self.linear) is nn.Linear and not hooked
 
     def state_dict(self, *args, destination=None, prefix="", keep_vars=False):
         """Return the state under the wrapped layer's own names, and the transform's."""

@@ -29,9 +29,10 @@ _NEEDED = {
     "training": ("flags", "batch", "unit", "device_batch"),
     "decoding": ("flags",),
 }
-# Flags that have an option of their own, or that the stages rely on.
+# Flags of fairseq-train and fairseq-generate that have an option of their own, or that the stages
+# rely on, and what sets them.
 _STAGES = "the recipe, whose later stages need it"
-_OPTIONS = {
+_FIXED_IN_TRAINING = {
     "max-tokens": "--batch and --device-batch",
     "batch-size": "--batch and --device-batch",
     "update-freq": "--batch and --device-batch",
@@ -44,7 +45,14 @@ _OPTIONS = {
     **dict.fromkeys(("no-save", "no-epoch-checkpoints", "no-last-checkpoints"), _STAGES),
     **dict.fromkeys(("log-format", "log-file", "user-dir"), _STAGES),
 }
-_OF_GENERATE = ("path", "gen-subset", "quiet", "results-path", "user-dir")
+_FIXED_IN_DECODING = dict.fromkeys(
+    ("path", "gen-subset", "quiet", "results-path", "user-dir"), _STAGES
+)
+_FIXED: dict[str, dict[str, str]] = {
+    "": _FIXED_IN_TRAINING,
+    "generate": _FIXED_IN_DECODING,
+    "corpus": {},
+}
 
 
 def resolve(dataset: str, variant: str, options: Options, entry: Optional[Entry] = None) -> Recipe:
@@ -124,14 +132,13 @@ def run_name(variant: str, options: Options) -> str:
 
 def _split_overrides(options: Options) -> tuple[Flags, Flags, Flags]:
     """Return the overrides of fairseq-train, of fairseq-generate and of the corpus."""
-    found: dict[str, Flags] = {"": {}, "generate": {}, "corpus": {}}
+    found: dict[str, Flags] = {part: {} for part in _FIXED}
     for key, text in options.overrides.items():
         part, _, name = key.lstrip("-").rpartition(".")
         if part not in found:
             raise RecipeError(f"--set {key}: {part!r} is neither generate nor corpus")
-        fixed = _OPTIONS if not part else dict.fromkeys(_OF_GENERATE, _STAGES)
-        if part != "corpus" and name in fixed:
-            raise RecipeError(f"--set {key}: it is set by {fixed[name]}")
+        if name in _FIXED[part]:
+            raise RecipeError(f"--set {key}: it is set by {_FIXED[part][name]}")
         flag = {"true": True, "false": False}.get(text, text)
         found[part][name] = text if part == "corpus" else flag
     return found[""], found["generate"], found["corpus"]
