@@ -16,20 +16,22 @@ from fairseq_sparse.commands.common import (  # noqa: E402, F401
     add_plots,
     check_outputs,
     exit_status,
-    numbers,
     one_line,
-    output_file,
-    positive,
     report_errors,
-    seed,
     with_progress,
-    words,
 )
 from fairseq_sparse.commands.models import (  # noqa: E402, F401
     add_max_tokens,
     add_paths,
     load_one_model,
     name_models,
+)
+from fairseq_sparse.commands.values import (  # noqa: E402, F401
+    numbers,
+    output_file,
+    positive,
+    seed,
+    words,
 )
 from fairseq_sparse.files import (  # noqa: E402, F401
     lines_of,

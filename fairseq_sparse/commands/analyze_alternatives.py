@@ -8,12 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from fairseq_sparse.commands.common import (
-    add_json,
-    check_outputs,
-    command_parser,
-    positive,
-)
+from fairseq_sparse.commands.common import add_json, check_outputs, command_parser
 from fairseq_sparse.commands.models import (
     add_max_tokens,
     add_model_arguments,
@@ -24,6 +19,7 @@ from fairseq_sparse.commands.models import (
     name_models,
     sentence_batches,
 )
+from fairseq_sparse.commands.values import positive
 from fairseq_sparse.files import write_json
 
 

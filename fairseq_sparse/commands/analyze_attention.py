@@ -48,10 +48,9 @@ from fairseq_sparse.commands.common import (
     add_plots,
     check_outputs,
     command_parser,
-    positive,
     prepare_plots,
     print_tables,
-    seed,
+    refuse_alone,
     write_plots,
 )
 from fairseq_sparse.commands.models import (
@@ -62,6 +61,7 @@ from fairseq_sparse.commands.models import (
     name_models,
     print_left_out,
 )
+from fairseq_sparse.commands.values import positive, seed
 from fairseq_sparse.errors import AnalysisError
 
 if TYPE_CHECKING:
@@ -96,8 +96,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add_plots(parser)
     options = parser.parse_args(arguments)
     name_models(parser, options)
-    if options.tags and not options.by_previous:
-        parser.error("--tags: say with --by-previous how many of the tags to show")
+    refuse_alone(parser, options, "tags", "by_previous")
     check_outputs(parser, options, "json")
     return options
 

@@ -13,7 +13,6 @@ from fairseq_sparse.commands.common import (
     add_json,
     check_outputs,
     command_parser,
-    positive,
     print_tables,
 )
 from fairseq_sparse.commands.models import (
@@ -24,6 +23,7 @@ from fairseq_sparse.commands.models import (
     name_models,
     print_left_out,
 )
+from fairseq_sparse.commands.values import positive
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:

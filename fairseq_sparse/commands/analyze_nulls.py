@@ -19,9 +19,8 @@ from fairseq_sparse.commands.common import (
     add_format,
     check_outputs,
     command_parser,
-    output_file,
     print_tables,
-    seed,
+    refuse_alone,
     with_progress,
 )
 from fairseq_sparse.commands.models import (
@@ -31,6 +30,7 @@ from fairseq_sparse.commands.models import (
     load_one_model,
     print_left_out,
 )
+from fairseq_sparse.commands.values import output_file, seed
 from fairseq_sparse.files import replacing
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--json", type=output_file, metavar="OUT", help="write the precision to this file"
     )
     options = parser.parse_args(arguments)
-    if options.json and options.bad is None and options.shuffle is None:
-        parser.error("--json: without --bad or --shuffle there is no precision")
+    refuse_alone(parser, options, "seed", "shuffle")
+    refuse_alone(parser, options, "json", "bad", "shuffle")
     check_outputs(parser, options, "output", "json")
     return options
 

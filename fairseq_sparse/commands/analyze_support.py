@@ -28,9 +28,9 @@ from fairseq_sparse.commands.common import (
     add_plots,
     check_outputs,
     command_parser,
-    numbers,
     prepare_plots,
     print_tables,
+    refuse_alone,
     write_plots,
 )
 from fairseq_sparse.commands.models import (
@@ -43,6 +43,7 @@ from fairseq_sparse.commands.models import (
     name_models,
     print_left_out,
 )
+from fairseq_sparse.commands.values import numbers
 from fairseq_sparse.errors import AnalysisError
 
 NO_CURVE = (
@@ -83,8 +84,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     name_models(parser, options)
     if options.by_frequency and options.steps == "translations":
         parser.error("--by-frequency is about the references: leave out --steps translations")
-    if options.subwords and not options.by_frequency:
-        parser.error("--subwords says what a word of --by-frequency is: give both")
+    refuse_alone(parser, options, "subwords", "by_frequency")
     if len(options.log) not in (0, len(options.path)):
         parser.error("--log: give as many as --path has models")
     if options.steps == "references" and options.beam is not None:

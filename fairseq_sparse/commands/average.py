@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import argparse
 
-from fairseq_sparse.commands.common import command_parser, positive, refuse_overwriting
+from fairseq_sparse.commands.common import command_parser, refuse_overwriting
 from fairseq_sparse.commands.models import refuse_twice
+from fairseq_sparse.commands.values import positive
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:

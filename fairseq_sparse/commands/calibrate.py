@@ -27,7 +27,6 @@ from fairseq_sparse.commands.common import (
     check_outputs,
     command_parser,
     print_tables,
-    share,
     with_progress,
 )
 from fairseq_sparse.commands.models import (
@@ -38,6 +37,7 @@ from fairseq_sparse.commands.models import (
     name_models,
     print_left_out,
 )
+from fairseq_sparse.commands.values import share
 from fairseq_sparse.errors import AnalysisError
 
 

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import argparse
 import logging
-import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fairseq_sparse.commands.values import PICTURES, output_file, picture_file, positive
 from fairseq_sparse.errors import AnalysisError, CheckpointError, RecipeError, in_words
 from fairseq_sparse.measure.text import TRIALS
 
 FORMATS = ("md", "tsv", "latex", "json")
-# The endings of the pictures that can be drawn.
-PICTURES = (".png", ".svg", ".pdf")
 # Header and rows of a table.
 Table = tuple[Sequence[str], Sequence[Sequence[object]]]
 # The translations in the folder of a recipe's run.
@@ -27,57 +25,6 @@ HYPOTHESES = "hyp.detok.txt"
 METRICS = ("bleu", "chrf", "ter")
 # sacreBLEU's own default.
 TOKENIZE = "13a"
-
-
-def whole(least: int, most: float = float("inf")) -> Callable[[str], int]:
-    """Return a function that parses whole numbers of a range, for argparse."""
-
-    def parse(text: str) -> int:
-        value = int(text)
-        if not least <= value <= most:
-            limit = f"at most {most}" if value > most else f"at least {least}"
-            raise argparse.ArgumentTypeError(f"must be {limit}, not {value}")
-        return value
-
-    parse.__name__ = "whole number"  # in argparse's message about other text
-    return parse
-
-
-positive, not_negative = whole(1), whole(0)
-# Of NumPy's generators.
-seed = whole(0, 2**32 - 1)
-
-
-def finite(text: str) -> float:
-    """Parse a number that is neither infinite nor NaN, for argparse."""
-    value = float(text)
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"must be finite, not {value}")
-    return value
-
-
-finite.__name__ = "number"
-
-
-def share(text: str) -> float:
-    """Parse a number from 0 to 1, for argparse."""
-    value = float(text)
-    if not 0 <= value <= 1:  # nor is NaN
-        raise argparse.ArgumentTypeError(f"must be from 0 to 1, not {value}")
-    return value
-
-
-share.__name__ = "number"
-
-
-def numbers(text: str) -> list[int]:
-    """Parse different whole numbers of at least 1, separated by commas, for argparse."""
-    return list(dict.fromkeys(positive(part) for part in text.split(",")))
-
-
-def words(text: str) -> list[str]:
-    """Parse different words, separated by commas, for argparse."""
-    return list(dict.fromkeys(text.split(",")))
 
 
 def add_logs(parser: argparse.ArgumentParser) -> None:
@@ -148,14 +95,6 @@ def add_plots(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def picture_file(text: str) -> Path:
-    """Parse the path of a picture to be written, for argparse."""
-    path = output_file(text)
-    if path.suffix.lower() not in PICTURES:
-        raise argparse.ArgumentTypeError(f"{text}: the name must end in {', '.join(PICTURES)}")
-    return path
-
-
 class _Once(argparse.Action):
     """Store each of several words once."""
 
@@ -187,6 +126,24 @@ def add_output_folder(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def refuse_alone(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, name: str, *others: str
+) -> None:
+    """Refuse an option that has no effect because none of the others is given.
+
+    Args:
+        name: of the option, in ``options``.
+        others: at least one.
+    """
+
+    def is_given(name: str) -> bool:
+        return getattr(options, name) != parser.get_default(name)
+
+    if is_given(name) and not any(map(is_given, others)):
+        flag, *needed = (f"--{word.replace('_', '-')}" for word in (name, *others))
+        parser.error(f"{flag} has no effect without {' or '.join(needed)}")
+
+
 def prepare_plots(options: argparse.Namespace) -> None:
     """Check, before anything is computed, that the pictures of --plots can be drawn.
 
@@ -214,20 +171,6 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", type=output_file, metavar="OUT", help="write all numbers to this file"
     )
-
-
-def output_file(text: str) -> Path:
-    """Parse the path of a file to be written, in a folder that exists, for argparse."""
-    path = Path(text)
-    if path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text or 'nothing'} is a folder: name a file")
-    if path.exists() and not path.is_file():
-        raise argparse.ArgumentTypeError(
-            f"{text} is not a regular file, and cannot be replaced by one"
-        )
-    if not path.absolute().parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{text}: there is no such folder")
-    return path
 
 
 def check_outputs(

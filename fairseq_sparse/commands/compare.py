@@ -25,10 +25,11 @@ from fairseq_sparse.commands.common import (
     check_outputs,
     command_parser,
     find_systems,
-    positive,
     print_tables,
+    refuse_alone,
     refuse_overwriting,
 )
+from fairseq_sparse.commands.values import positive
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -45,8 +46,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.sentences and len(options.systems) != 2:
         parser.error(f"--sentences compares two systems, not {len(options.systems)}")
-    if options.source and not options.sentences:
-        parser.error("--source is shown with --sentences: give both")
+    refuse_alone(parser, options, "source", "sentences")
     check_outputs(parser, options, "json")
     return options
 

@@ -15,14 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
-from fairseq_sparse.commands.common import (
-    add_output_folder,
-    command_parser,
-    not_negative,
-    positive,
-)
+from fairseq_sparse.commands.common import add_output_folder, command_parser
 from fairseq_sparse.commands.ensemble import add_run_options, read_recipes
 from fairseq_sparse.commands.mbr import UTILITIES
+from fairseq_sparse.commands.values import not_negative, positive
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.files import read_json
 from fairseq_sparse.measure.text.paired_test import tokens_of

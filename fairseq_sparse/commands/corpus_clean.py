@@ -18,7 +18,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fairseq_sparse.commands.common import add_output_folder, command_parser, positive
+from fairseq_sparse.commands.common import add_output_folder, command_parser, refuse_alone
+from fairseq_sparse.commands.values import positive
 from fairseq_sparse.recipes.corpora.clean import clean_pairs, split_text
 
 
@@ -36,8 +37,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument_group("for one language").add_argument
     add("--paragraphs", action="store_true")
     options = parser.parse_args(arguments)
-    if options.long_test and not options.max_tokens:
-        parser.error("--long-test needs --max-tokens, too")
+    refuse_alone(parser, options, "long_test", "max_tokens")
     of_pairs = options.max_tokens or options.max_ratio or options.long_test
     wrong = of_pairs if len(options.languages) == 1 else options.paragraphs
     if wrong or len(options.languages) > 2:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fairseq_sparse.commands.common import command_parser, positive
+from fairseq_sparse.commands.common import command_parser
+from fairseq_sparse.commands.values import positive
 from fairseq_sparse.recipes.corpora.groups import split_groups
 
 

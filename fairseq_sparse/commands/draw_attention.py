@@ -12,14 +12,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_sparse.commands.common import (
-    PICTURES,
-    check_outputs,
-    command_parser,
-    numbers,
-    picture_file,
-    positive,
-)
+from fairseq_sparse.commands.common import check_outputs, command_parser
 from fairseq_sparse.commands.models import (
     add_model_arguments,
     add_sentences,
@@ -29,6 +22,7 @@ from fairseq_sparse.commands.models import (
     name_models,
     sentence_batches,
 )
+from fairseq_sparse.commands.values import PICTURES, numbers, picture_file, positive
 from fairseq_sparse.errors import AnalysisError
 
 if TYPE_CHECKING:

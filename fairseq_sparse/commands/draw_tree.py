@@ -14,9 +14,7 @@ from fairseq_sparse.commands.common import (
     add_plots,
     check_outputs,
     command_parser,
-    positive,
     prepare_plots,
-    share,
     write_plots,
 )
 from fairseq_sparse.commands.models import (
@@ -28,6 +26,7 @@ from fairseq_sparse.commands.models import (
     name_models,
     sentence_batches,
 )
+from fairseq_sparse.commands.values import positive, share
 from fairseq_sparse.files import write_json
 
 

@@ -13,8 +13,9 @@ import argparse
 import re
 from pathlib import Path
 
-from fairseq_sparse.commands.common import command_parser, positive
+from fairseq_sparse.commands.common import command_parser
 from fairseq_sparse.commands.models import add_tokenizer
+from fairseq_sparse.commands.values import positive
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of, read_json
 from fairseq_sparse.measure.alignment import SUBWORDS

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_sparse.commands import common
+from fairseq_sparse.commands.values import output_file
 from fairseq_sparse.files import write_text
 
 UTILITIES = ("chrf", "bleu")
@@ -28,7 +29,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("samples", nargs="+", type=Path, metavar="SAMPLES", help="output of fairseq-generate")
     text = "file for the translations"
-    add("--output", type=common.output_file, required=True, metavar="OUT", help=text)
+    add("--output", type=output_file, required=True, metavar="OUT", help=text)
     add("--utility", choices=UTILITIES, default="chrf", help="(default: chrf)")
     text = "print the distinct samples of each sentence, best first: U-ID, expected utility, "
     text += "number of times drawn, text"
@@ -39,8 +40,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     common.add_format(parser)
     common.add_json(parser)
     options = parser.parse_args(arguments)
-    if options.baseline and not options.reference:
-        parser.error("--baseline needs --reference")
+    for name in ("metrics", "baseline"):
+        common.refuse_alone(parser, options, name, "reference")
+    common.refuse_alone(parser, options, "trials", "baseline")
     if options.utilities and options.format == "json":
         parser.error("--utilities prints lines, not --format json")
     common.check_outputs(parser, options, "output", "json")

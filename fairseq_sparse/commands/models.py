@@ -9,12 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_sparse.commands.common import (
-    positive,
-    split_name,
-    with_progress,
-    words,
-)
+from fairseq_sparse.commands.common import refuse_alone, split_name, with_progress
+from fairseq_sparse.commands.values import positive, words
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.measure.alignment import SUBWORDS
 
@@ -104,10 +100,12 @@ def typed_text(text: str) -> str:
 
 
 def check_typed(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Refuse --target without --source, or where the model's own translation is wanted."""
-    if options.target and not options.source:
-        parser.error("--target is the translation of --source: give both")
+    """Refuse --target without --source, or where the model's own translation is wanted, and
+    --subset with --source."""
+    refuse_alone(parser, options, "target", "source")
     if options.source:
+        if options.subset != parser.get_default("subset"):
+            parser.error("--source is typed, and not of a --subset: leave out one of them")
         options.subset = ["typed"]
         steps = getattr(options, "steps", None)
         if steps and not options.target:

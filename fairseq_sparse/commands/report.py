@@ -23,13 +23,12 @@ from fairseq_sparse.commands.common import (
     check_logs,
     check_outputs,
     command_parser,
-    output_file,
-    positive,
     with_progress,
 )
 from fairseq_sparse.commands.models import (
     add_subwords,
 )
+from fairseq_sparse.commands.values import output_file, positive
 from fairseq_sparse.files import write_text
 
 if TYPE_CHECKING:

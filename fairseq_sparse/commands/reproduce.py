@@ -19,6 +19,7 @@ from typing import Optional
 
 from fairseq_sparse.commands import common
 from fairseq_sparse.commands.run import add_training_options, options_of
+from fairseq_sparse.commands.values import not_negative, positive
 from fairseq_sparse.errors import AnalysisError, RecipeError
 from fairseq_sparse.recipes import engine, reproduce
 from fairseq_sparse.recipes.corpora.reading import log
@@ -42,7 +43,7 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     add("--list", action="store_true", help="list the tables and figures")
     text = "use this instead of the table's data sets; may be repeated"
     add("--dataset", action="append", default=[], metavar="NAME", help=text)
-    add("--seeds", type=common.positive, default=3, metavar="N", help="seeds 1 to N (default: 3)")
+    add("--seeds", type=positive, default=3, metavar="N", help="seeds 1 to N (default: 3)")
     add_grid_options(parser)
     add("--dry-run", action="store_true", help="list the runs, and train nothing")
     add("--table-only", action="store_true", help="make the table from the finished runs")
@@ -50,11 +51,11 @@ def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     text = "rela 5, fig4: RWTH's gold alignments (default: in --raw-dir)"
     add("--gold", type=Path, metavar="PATH", help=text)
     text = "rela fig7 to fig9: sentences that are drawn (default: 0 1 2)"
-    numbers = {"type": common.not_negative, "nargs": "+"}
+    numbers = {"type": not_negative, "nargs": "+"}
     add("--sentences", metavar="N", help=text, **numbers)
-    add("--layer", type=common.positive, metavar="N", help="rela fig7 to fig9 (default: the last)")
+    add("--layer", type=positive, metavar="N", help="rela fig7 to fig9 (default: the last)")
     text = "rela ranking: pairs at each end from which some are drawn (default: 10000)"
-    add("--ends", type=common.positive, metavar="N", help=text)
+    add("--ends", type=positive, metavar="N", help=text)
     text = "rela previous: tags in place of the test set's target words, a line for each sentence"
     add("--tags", type=Path, metavar="FILE", help=text)
     options = parser.parse_intermixed_args(arguments)

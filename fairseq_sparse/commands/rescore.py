@@ -15,14 +15,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_sparse.commands.common import (
-    check_outputs,
-    command_parser,
-    finite,
-    output_file,
-    with_progress,
-)
+from fairseq_sparse.commands.common import check_outputs, command_parser, with_progress
 from fairseq_sparse.commands.models import add_tokenizer
+from fairseq_sparse.commands.values import finite, output_file
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of, write_text
 

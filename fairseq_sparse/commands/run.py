@@ -18,15 +18,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_sparse.commands import table_results
-from fairseq_sparse.commands.common import (
-    command_parser,
-    not_negative,
-    numbers,
-    positive,
-    share,
-    whole,
-    words,
-)
+from fairseq_sparse.commands.common import command_parser
+from fairseq_sparse.commands.values import not_negative, numbers, positive, share, whole, words
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes import catalogue, engine, grid, records
 from fairseq_sparse.recipes.data import own_data

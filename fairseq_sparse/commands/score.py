@@ -33,8 +33,8 @@ from fairseq_sparse.commands.common import (
     check_outputs,
     command_parser,
     find_translations,
-    output_file,
 )
+from fairseq_sparse.commands.values import output_file
 from fairseq_sparse.files import lines_of, write_json, write_text
 from fairseq_sparse.measure.text import TRIALS
 

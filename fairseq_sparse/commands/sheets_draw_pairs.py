@@ -13,8 +13,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fairseq_sparse.commands.common import command_parser, positive
+from fairseq_sparse.commands.common import command_parser
 from fairseq_sparse.commands.sheets_make import add_sheet_options, write_new
+from fairseq_sparse.commands.values import positive
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:

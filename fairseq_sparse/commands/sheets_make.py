@@ -20,14 +20,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fairseq_sparse.commands.common import (
-    add_output_folder,
-    command_parser,
-    find_systems,
-    not_negative,
-    positive,
-    seed,
-)
+from fairseq_sparse.commands.common import add_output_folder, command_parser, find_systems
+from fairseq_sparse.commands.values import not_negative, positive, seed
 from fairseq_sparse.files import lines_of, replacing
 
 # The sizes of the paper.

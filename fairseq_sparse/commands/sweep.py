@@ -13,9 +13,10 @@ import argparse
 from collections.abc import Sequence
 from typing import Optional
 
-from fairseq_sparse.commands.common import command_parser, numbers
+from fairseq_sparse.commands.common import command_parser
 from fairseq_sparse.commands.reproduce import add_grid_options, end, stem_of
 from fairseq_sparse.commands.run import options_of
+from fairseq_sparse.commands.values import numbers
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes import reproduce
 from fairseq_sparse.recipes.corpora.reading import log

@@ -21,9 +21,9 @@ from fairseq_sparse.commands.common import (
     one_line,
     print_tables,
     program,
-    words,
 )
 from fairseq_sparse.commands.models import refuse_twice
+from fairseq_sparse.commands.values import words
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_json
 from fairseq_sparse.measure.run_folders import short_names

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 from fairseq_sparse.commands.common import (
     add_plots,
     command_parser,
-    positive,
     prepare_plots,
+    refuse_alone,
     write_plots,
 )
 from fairseq_sparse.commands.models import add_tokenizer
+from fairseq_sparse.commands.values import positive
 from fairseq_sparse.errors import AnalysisError
 
 if TYPE_CHECKING:
@@ -54,7 +55,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add_tokenizer(parser)
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
     add_plots(parser)
-    return parser.parse_intermixed_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
+    refuse_alone(parser, options, "nodes", "exact", "plots")
+    return options
 
 
 def run(options: argparse.Namespace) -> None:

@@ -79,6 +79,3 @@ def test_what_does_not_fit_is_refused(files, tmp_path, capsys) -> None:
     assert_refused(capsys, "split", cli.run, "compare", [one, str(split), *ref])
     assert_refused(capsys, "split", cli.run, "compare", [one, *ref, "--by-frequency", str(split)])
     assert_refused(capsys, "two systems", cli.run, "compare", [one, *ref, "--sentences", "1"])
-    assert_refused(
-        capsys, "give both", cli.run, "compare", [one, files["two"], *ref, "--source", files["src"]]
-    )

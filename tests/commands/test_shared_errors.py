@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -27,6 +28,20 @@ CASES = [
     ("batch", "--max-tokens 3", "--max-tokens 3: ", ("draw attention", "report")),
     ("no folder", "", "there is no such folder", ("align",)),
     ("matplotlib", "--plots PLOTS.svg", "pip install matplotlib", set(COMMANDS) - set(PLOTTING)),
+]
+# An option with no effect, and one with which it has.
+NEEDS = [
+    ("translate M --nodes 9", "--exact"),
+    ("mbr S --output OUT --metrics bleu", "--reference R"),
+    ("mbr S --output OUT --baseline B", "--reference R"),
+    ("mbr S --output OUT --reference R --trials 9", "--baseline B"),
+    ("compare A B --reference R --source S", "--sentences 1"),
+    ("analyze nulls D --path M --output OUT --seed 2", "--shuffle 10"),
+    ("analyze nulls D --path M --output OUT --json J", "--shuffle 10"),
+    ("analyze attention D --path M --tags T", "--by-previous 3"),
+    ("analyze support D --path M --subwords sentencepiece", "--by-frequency T"),
+    ("analyze alternatives D --path M --sentence 1 --target T", None),
+    ("analyze alternatives D --path M --source T --subset valid", None),
 ]
 
 
@@ -69,3 +84,18 @@ def test_one_line(
         who, _, what = line.partition(": error: ")
         assert who.startswith(f"fairseq-sparse {name}") and message in what
         assert not printed.out and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("line", "needed"), NEEDS)
+def test_no_option_is_ignored(
+    line: str, needed: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = line.split()
+    length = 1 if words[0] in cli.COMMANDS else 2
+    module = cli.module_name(" ".join(words[:length]))
+    parse = importlib.import_module(f"fairseq_sparse.commands.{module}").parse_arguments
+    with pytest.raises(SystemExit):
+        parse(words[length:])
+    if needed is not None:
+        parse([*words[length:], *needed.split()])
