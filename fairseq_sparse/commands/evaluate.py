@@ -111,14 +111,21 @@ def plan(options: argparse.Namespace, checkpoint: Path, folder: Path) -> Plan:
 
     name, outputs = f"evaluate-{subset}", (generated, validated)
     decode = Stage(name, folder, settings, inputs, outputs, decoding, before=before)
-    analyses = []
-    attention: tuple[Argument, ...] = ("--subwords", post_process)
-    if folder.resolve() != checkpoint.parent:  # away from its measurements, a table reads this file
-        attention += ("--json", folder / attention_file(subset))
-    for kind, flags in (("attention", attention), ("support", ("--no-search",))):
+
+    def analysis(kind: str, *flags: Argument, outputs: tuple[Path, ...] = ()) -> Command:
         argv = ("fairseq-sparse", "analyze", kind, data, "--path", checkpoint, "--subset", subset)
-        analyses.append(Command((*argv, *device, *flags)))
-    analyze = Stage(f"analyze-{subset}", folder, settings, inputs, (), tuple(analyses))
+        return Command((*argv, *device, *flags), outputs=outputs)
+
+    attention: tuple[Argument, ...] = ("--subwords", post_process)
+    measured: tuple[Path, ...] = ()
+    if folder.resolve() != checkpoint.parent:  # away from its measurements, a table reads this file
+        measured = (folder / attention_file(subset),)
+        attention += ("--json", *measured)
+    analyses = (
+        analysis("attention", *attention, outputs=measured),
+        analysis("support", "--no-search"),
+    )
+    analyze = Stage(f"analyze-{subset}", folder, settings, inputs, (), analyses)
     stages = (decode, *([score] if references else []), analyze)
     return Plan(f"evaluation of {checkpoint.name} on {subset}", stages)
 
@@ -136,7 +143,9 @@ def run(options: argparse.Namespace) -> None:
     made = plan(options, checkpoint, folder.absolute())
     records.refuse_foreign(made.stages)
     # The analyses always run, and read what they have measured before unless it was deleted.
-    records.remove(records.path_of(made.stages[-1]))
+    analyze = made.stages[-1]
+    for path in (*records.made(analyze), records.path_of(analyze)):
+        records.remove(path)
     engine.run(made)
     if options.subset == "test":
         # Beside a single checkpoint, the results would not count.

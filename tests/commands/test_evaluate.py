@@ -61,6 +61,13 @@ def test_files_of_the_users_own_are_kept(
     words = [str(run), str(data), "--cpu"]
     assert_refused(capsys, str(own), cli.run, "evaluate", words)
     assert own.read_text(encoding="utf-8") == "of an afternoon\n"
+    folder = checkpoint.with_suffix("")  # of the results of a checkpoint alone
+    folder.mkdir()
+    own = folder / "attention.json"
+    own.write_text("{}", encoding="utf-8")
+    words[0] = str(checkpoint)
+    assert_refused(capsys, str(own), cli.run, "evaluate", words)
+    assert own.read_text(encoding="utf-8") == "{}"
 
 
 def test_a_single_checkpoint_has_its_results_in_a_folder_of_its_name(
@@ -80,6 +87,7 @@ def test_a_single_checkpoint_has_its_results_in_a_folder_of_its_name(
     assert cli.run("table results", [str(checkpoint)]) == 0
     printed = capfd.readouterr()
     assert "nonzeros" in printed.out and cells["zeros in attention (%)"] in printed.out
+    assert cli.run("evaluate", [str(word) for word in words]) == 0  # replaces its own results
 
 
 @pytest.fixture
