@@ -104,7 +104,8 @@ def check_typed(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
     --subset with --source."""
     refuse_alone(parser, options, "target", "source")
     if options.source:
-        if options.subset != parser.get_default("subset"):
+        default = parser.get_default("subset")
+        if options.subset not in (default, [default]):
             parser.error("--source is typed, and not of a --subset: leave out one of them")
         options.subset = ["typed"]
         steps = getattr(options, "steps", None)

@@ -42,6 +42,8 @@ NEEDS = [
     ("analyze support D --path M --subwords sentencepiece", "--by-frequency T"),
     ("analyze alternatives D --path M --sentence 1 --target T", None),
     ("analyze alternatives D --path M --source T --subset valid", None),
+    ("draw attention D --path M --output A.png --source T --subset valid", None),
+    ("draw tree D --path M --output A.png --source T --subset valid", None),
 ]
 
 
