@@ -71,7 +71,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.sentence and len(options.sentence) > 1:
         parser.error("--sentence: draw one sentence at a time")
-    options.path, options.subset = [options.path], [options.subset]
+    options.path = [options.path]
     options.max_tokens = 100_000
     name_models(parser, options)
     check_typed(parser, options)

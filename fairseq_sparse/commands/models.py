@@ -104,8 +104,7 @@ def check_typed(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
     --subset with --source."""
     refuse_alone(parser, options, "target", "source")
     if options.source:
-        default = parser.get_default("subset")
-        if options.subset not in (default, [default]):
+        if options.subset != parser.get_default("subset"):
             parser.error("--source is typed, and not of a --subset: leave out one of them")
         options.subset = ["typed"]
         steps = getattr(options, "steps", None)
@@ -238,14 +237,17 @@ def measurements(
         for path, name in zip(options.path, options.names, strict=True)
     ]
     subwords = subwords or find_subwords(runs)
-    subsets = [options.subset] if isinstance(options.subset, str) else options.subset
     for run in runs:
         found = Measurements(
             run, options.data, "", subwords, options.cpu, with_progress, options.max_tokens, first
         )
-        for subset in subsets:
+        for subset in _subsets(options):
             found = found.on(subset)
             yield found
+
+
+def _subsets(options: argparse.Namespace) -> list[str]:
+    return [options.subset] if isinstance(options.subset, str) else options.subset
 
 
 def sentence_batches(
@@ -266,7 +268,7 @@ def sentence_batches(
             targets = [options.target] if options.target else []
             yield translator, "typed", [typed_batch(translator, [options.source], targets)]
             continue
-        for subset in options.subset:
+        for subset in _subsets(options):
             batches = list(translator.batches(subset, options.max_tokens, options.sentence))
             found = {number for sample in batches for number in sample["id"].tolist()}
             missing = set(options.sentence) - found

@@ -13,12 +13,11 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_sparse.commands import table_results
-from fairseq_sparse.commands.common import command_parser
+from fairseq_sparse.commands.common import command_parser, refuse_alone
 from fairseq_sparse.commands.values import not_negative, numbers, positive, share, whole, words
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes import catalogue, engine, grid, records
@@ -164,8 +163,8 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
             parser.error("name a data set and a variant (--list shows them), or give --data")
         options.dataset, *options.names = options.names
         own = ("source_lang", "target_lang", "tokenized", "separate_bpe", "hold_out")
-        for name in filter(partial(getattr, options), own):
-            parser.error(f"--{name.replace('_', '-')} is for text of your own, --data")
+        for name in own:
+            refuse_alone(parser, options, name, "data")
     elif options.raw_dir is not None:
         parser.error("--raw-dir: with --data, that is the folder of the raw files")
     elif not options.source_lang:
@@ -194,8 +193,8 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
             parser.error("--nnodes: name one variant and one --seed, without --print")
         if options.node_rank is None or not options.master_addr:
             parser.error(f"--nnodes {options.nnodes} needs --node-rank and --master-addr")
-    elif options.master_addr:
-        parser.error("--master-addr is for several machines: give --nnodes")
+    else:
+        refuse_alone(parser, options, "master_addr", "nnodes")
     options.node_rank = options.node_rank or 0
     if not 0 <= options.node_rank < options.nnodes:
         parser.error(f"--node-rank {options.node_rank} is not from 0 to {options.nnodes - 1}")
