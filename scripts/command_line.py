@@ -34,6 +34,7 @@ from fairseq_sparse.commands.values import (  # noqa: E402, F401
     words,
 )
 from fairseq_sparse.files import (  # noqa: E402, F401
+    lines_of,
     read_text,
     replacing,
     write_text,
