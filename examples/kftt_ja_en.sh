@@ -49,11 +49,12 @@ fairseq-train "$DATA/prepared/bin" --user-dir "$USER_DIR" --save-dir "$RUN/check
   --task translation_sparse --source-lang ja --target-lang en --no-epoch-checkpoints \
   --optimizer adam --lr 1e-3 --clip-norm 5.0 --lr-scheduler reduce_lr_on_valid_loss \
   --lr-shrink 0.5 --lr-patience 0 --lr-threshold 0 --lr-compare-with previous \
-  --maximize-best-checkpoint-metric --arch lstm_sparse_mt --log-interval 100 \
-  --validate-interval 1000000 --keep-interval-updates 1 --best-checkpoint-metric accuracy \
-  --max-update 100000 --validate-interval-updates 10000 --save-interval-updates 10000 \
-  --criterion entmax_loss --output-transform entmax15 --label-smoothing 0 --attention entmax15 \
-  --seed 1 --batch-size 64 --update-freq 1 --log-format json --distributed-world-size 1
+  --maximize-best-checkpoint-metric --encoder-dropout-in 0 --encoder-dropout-out 0 \
+  --decoder-dropout-in 0 --arch lstm_sparse_mt --log-interval 100 --validate-interval 1000000 \
+  --keep-interval-updates 1 --best-checkpoint-metric accuracy --max-update 100000 \
+  --validate-interval-updates 10000 --save-interval-updates 10000 --criterion entmax_loss \
+  --output-transform entmax15 --label-smoothing 0 --attention entmax15 --seed 1 --batch-size 64 \
+  --update-freq 1 --log-format json --distributed-world-size 1
 
 # The model that is used: an average of checkpoints, or the best one
 mkdir -p "$RUN"

@@ -29,7 +29,8 @@ fairseq-train "$DATA/prepared/bin" --user-dir "$USER_DIR" --save-dir "$RUN/check
   --task translation_sparse --source-lang lemma --target-lang form --no-epoch-checkpoints \
   --optimizer adam --lr 1e-3 --clip-norm 5.0 --lr-scheduler reduce_lr_on_valid_loss \
   --lr-shrink 0.5 --lr-patience 0 --lr-threshold 0 --lr-compare-with previous \
-  --maximize-best-checkpoint-metric --arch lstm_sparse_morph --log-interval 20 \
+  --maximize-best-checkpoint-metric --encoder-dropout-in 0 --encoder-dropout-out 0 \
+  --decoder-dropout-in 0 --arch lstm_sparse_morph --log-interval 20 \
   --best-checkpoint-metric sentence_accuracy --max-epoch 60 --validate-interval 10 \
   --criterion entmax_loss --output-transform entmax15 --label-smoothing 0 --seed 1 \
   --batch-size 64 --update-freq 1 --log-format json --distributed-world-size 1
