@@ -15,7 +15,12 @@ from hypothesis import strategies as st
 
 from bad_input import assert_refused
 from fairseq_sparse.commands import cli
-from fairseq_sparse.recipes.corpora.inflection_score import Slot, compare, edit_distance
+from fairseq_sparse.recipes.corpora.inflection_score import (
+    Slot,
+    baseline_table,
+    compare,
+    edit_distance,
+)
 
 # language, lemma, tags, form, guess
 ITEMS = [
@@ -192,6 +197,13 @@ def test_mcnemars_test_counts_the_splits_that_are_as_uneven(more: int, fewer: in
     uneven = [k for k in range(total + 1) if abs(2 * k - total) >= abs(more - fewer)]
     assert result["p"] == pytest.approx(sum(comb(total, k) for k in uneven) / 2**total)
     assert (result["right_alone"], result["baseline_right_alone"]) == (more, fewer)
+
+
+def test_a_p_too_small_for_a_number_is_not_shown_as_zero():
+    own = dict.fromkeys(range(3000), "x")
+    items = [(Slot("german", str(number), "N"), "x") for number in own]
+    _, [cells] = baseline_table({"baseline": compare(items, own, {})})
+    assert cells[2].startswith("<")
 
 
 @pytest.mark.parametrize(

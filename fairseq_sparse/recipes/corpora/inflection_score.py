@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -82,7 +83,8 @@ def baseline_table(result: Mapping[str, Any]) -> tuple[list[str], list[list[obje
     """Return header and row of the comparison with another system."""
     row = result["baseline"]
     header = ["right here alone", "right in the baseline alone", "p (McNemar, exact)"]
-    cells = [row["right_alone"], row["baseline_right_alone"], f"{row['p']:.2g}"]
+    p = f"{row['p']:.2g}" if row["p"] else f"< {sys.float_info.min:.2g}"  # the quotient underflows
+    cells = [row["right_alone"], row["baseline_right_alone"], p]
     return [*header, "languages ahead", "behind"], [
         [*cells, row["languages_ahead"], row["languages_behind"]]
     ]
