@@ -101,6 +101,42 @@ def test_a_gradient_can_be_differentiated_off_the_support(mapping, logarithm, ba
     assert product.isfinite().all() and torch.allclose(product, expected)
 
 
+# p from the largest to the smallest that fp32 has.
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize("alpha", [1.001, 1.02, 1.05, 1.1, 1.5])
+@pytest.mark.parametrize("function", [log_entmax, lambda z, alpha: log_alpha_relu(z, TAU, alpha)])
+def test_the_gradient_of_a_tiny_probability_is_as_exact_as_the_probability(
+    function, alpha, backend
+):
+    gaps = torch.linspace(0, 1.2 / (alpha - 1), 4001).clamp(max=110)
+    zero = torch.zeros_like(gaps)
+    z = torch.stack([zero, -gaps, zero - 0.5], dim=1) + (1 + TAU) / (alpha - 1) * (
+        function is not log_entmax
+    )
+    found, expected = [], []
+    for dtype, results in ((torch.float32, found), (torch.float64, expected)):
+        leaf = z.to(dtype).requires_grad_()
+        with backends.use(backend):
+            log_p = function(leaf, alpha)[:, 1]
+            finite = log_p.isfinite()
+            (grad,) = torch.autograd.grad(log_p.masked_fill(~finite, 0.0).sum(), leaf)
+        results += [finite, grad.double(), log_p.double()]
+    inside = found[0] & (found[2] < -1)
+    assert inside.sum() > 100 and found[1].isfinite().all()
+    # p, and so its logarithm, has fewer digits below fp32's least normal number, and near tau.
+    close = inside & expected[0] & ((found[2] - expected[2]).abs() < 1e-3 * expected[2].abs())
+    assert close.sum() > 100
+    torch.testing.assert_close(found[1][close], expected[1][close], rtol=0.01, atol=1e-3)
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_a_gradient_with_respect_to_alpha(backend):
+    z = torch.tensor([[1.3, 1.1, 1.9], [0.2, 0.1, 0.0]], dtype=torch.float64, requires_grad=True)
+    alpha = torch.tensor([[1.3], [1.6]], dtype=torch.float64, requires_grad=True)
+    with backends.use(backend):
+        assert torch.autograd.gradcheck(log_entmax, (z, alpha))
+
+
 def test_what_is_refused():
     z = torch.zeros(3)
     with pytest.raises(TypeError, match="floating point"):

@@ -71,26 +71,20 @@ def _save_entmax(ctx, inputs, output):
 
 def _entmax_gradient(ctx, grad, _):
     p, row_alpha = ctx.saved_tensors
-    p, grad = _through_logarithm(p, grad) if ctx.log else (p, grad)
     grad_alpha = None
-    if row_alpha is not None:
+    if ctx.log:
+        grad_z, grad_alpha = log_entmax_gradients(p, grad, ctx.alpha, row_alpha)
+    elif row_alpha is not None:
         grad_z, grad_alpha = entmax_gradients(p, grad, row_alpha)
-        grad_alpha = grad_alpha.to(row_alpha.dtype)
     elif torch.is_grad_enabled():  # a second derivative is wanted
         grad_z = entmax_gradient(p, grad, ctx.alpha)
     else:
         grad_z = entmax_backward(p, grad, ctx.alpha)
+    grad_alpha = None if row_alpha is None else grad_alpha.to(row_alpha.dtype)
     return grad_z.to(ctx.dtype), grad_alpha, *[None] * 4
 
 
 entmax = differentiable(entmax_without_gradient, _save_entmax, _entmax_gradient)
-
-
-def _through_logarithm(log_p: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Return p, and the gradient of p from that of its logarithm."""
-    p = log_p.exp()
-    # Without a division by 0, which would make a second derivative NaN.
-    return p, torch.where(p > 0, grad / torch.where(p > 0, p, 1.0), 0.0)
 
 
 def solve_entmax(
@@ -185,6 +179,33 @@ def entmax_gradients(p: Tensor, grad: Tensor, alpha: Tensor) -> tuple[Tensor, Te
     return (s * centred).to(p.dtype), rate
 
 
+def log_entmax_gradients(
+    log_p: Tensor, grad: Tensor, alpha: float, row_alpha: Optional[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return what :func:`entmax_gradients` does, given log p and the gradient with respect to it.
+
+    Not by way of p: where it is tiny, ``grad / p`` overflows, but ``p ** (1 - alpha) grad`` does
+    not. ``alpha`` is that of all rows if they have no ``row_alpha``.
+    """
+    rate = (alpha if row_alpha is None else row_alpha.to(log_p.dtype)) - 1
+    inside, finite = _split(log_p)
+    grad = grad.masked_fill(~inside, 0.0)
+    y = -rate * finite
+    p = finite.exp().masked_fill(~inside, 0.0)
+    s = (finite + y).exp().masked_fill(~inside, 0.0)  # p ** (2 - alpha)
+    weighted = grad * y.exp()
+    total = s.sum(-1, keepdim=True)
+    mean = weighted.sum(-1, keepdim=True) / total.masked_fill(total == 0, 1.0)
+    of_alpha = ((grad - p * mean) * (y - torch.expm1(y))).sum(-1, keepdim=True) / rate**2
+    return weighted - s * mean, of_alpha
+
+
+def _split(log_p: Tensor) -> tuple[Tensor, Tensor]:
+    """Return where log p is not -inf, and log p with 0 elsewhere."""
+    inside = ~torch.isneginf(log_p)
+    return inside, log_p.masked_fill(~inside, 0.0)
+
+
 def _through_jacobian(p: Tensor, grad: Tensor, alpha: Alpha) -> tuple[Tensor, Tensor, Tensor]:
     """Factor ``grad`` times the Jacobian ``diag(s) - s s^T / sum(s)`` (S2S, Prop. 1).
 
@@ -218,8 +239,11 @@ def _save_alpha_relu(ctx, inputs, output):
 
 def _alpha_relu_gradient(ctx, grad):
     (p,) = ctx.saved_tensors
-    p, grad = _through_logarithm(p, grad) if ctx.log else (p, grad)
-    grad = slope(at_least_fp32(p), ctx.alpha) * grad.masked_fill(p == 0, 0.0)
+    if ctx.log:  # p ** (1 - alpha), which grows less than 1 / p
+        inside, finite = _split(p)
+        grad = ((1 - ctx.alpha) * finite).exp() * grad.masked_fill(~inside, 0.0)
+    else:
+        grad = slope(at_least_fp32(p), ctx.alpha) * grad.masked_fill(p == 0, 0.0)
     return grad.to(ctx.dtype), None, None, None
 
 
