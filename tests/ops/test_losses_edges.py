@@ -159,6 +159,20 @@ def test_a_second_derivative_is_refused_rather_than_zero(kind, backend):
                 second_derivative()
 
 
+@pytest.mark.parametrize("backend", ["reference", "auto"])
+@pytest.mark.parametrize("by", range(3))
+@pytest.mark.parametrize("of", range(3))
+@pytest.mark.parametrize("loss", [linear_entmax_loss, linear_alpha_relu_loss])
+def test_so_is_that_of_features_weights_and_bias_by_each_other(loss, of, by, backend):
+    leaves = [torch.randn(*shape, requires_grad=True) for shape in ((5, 4), (7, 4), (7,))]
+    options = {"tau": 0.1} if loss is linear_alpha_relu_loss else {}
+    with backends.use(backend):
+        value = loss(*leaves, torch.randint(7, (5,)), **options)
+        (grad,) = torch.autograd.grad(value, leaves[of], create_graph=True)
+        with pytest.raises(RuntimeError, match="second derivative"):
+            torch.autograd.grad(value + grad.square().sum(), leaves[by])
+
+
 @pytest.mark.pairwise
 @pytest.mark.parametrize("dtype", DTYPES)
 @each_smoothing

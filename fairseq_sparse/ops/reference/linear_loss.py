@@ -78,10 +78,9 @@ def _linear_loss_gradient(ctx, grad, *_):
         # a copy takes as long as a product.
         copied = 3 if _keeps_graph() else 1
         gradients = [x.clone() if i < copied else x for i, x in enumerate(gradients)]
+    connected = [source for source in (*sources, grad) if source is not None]
     scaled = [
-        once_differentiable(
-            (gradient if is_one else grad * gradient).to(source.dtype), source, grad
-        )
+        once_differentiable((gradient if is_one else grad * gradient).to(source.dtype), *connected)
         if need
         else None
         for source, gradient, need in zip(sources, gradients, ctx.needs_input_grad[:3], strict=True)
