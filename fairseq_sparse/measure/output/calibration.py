@@ -75,12 +75,16 @@ def _below_largest(logits: Tensor) -> Tensor:
 
 
 def _surprisal(logits: Tensor) -> Tensor:
-    return -logits.log_softmax(1)
+    # The most probable token is always inside, as in sampling.
+    largest = logits == logits.amax(1, keepdim=True)
+    return -logits.log_softmax(1).masked_fill(largest, 0.0)
 
 
-# Truncations of the softmax of the logits.
+# --sampling-topp 0 would be no truncation.
+LEAST_TOP_P = 1e-6
+# Truncations of the softmax of the logits, as fairseq-generate samples with them.
 TRUNCATIONS = {
-    "top-p": _truncation(_mass_before),
+    "top-p": _truncation(_mass_before, usable=partial(max, LEAST_TOP_P)),
     "min-p": _truncation(_below_largest, parameter=lambda limit: math.exp(-limit)),
     "epsilon": _truncation(_surprisal, parameter=lambda limit: math.exp(-limit)),
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any, Optional
 
@@ -40,7 +41,8 @@ class WordClasses:
         subwords: how words were split, as for :func:`words_of`.
 
     Raises:
-        AnalysisError: the text is empty, or has whole words where each token is to be a word.
+        AnalysisError: the text is empty, or has whole words where the dictionary has parts of them
+            and each token is to be a word.
     """
 
     def __init__(self, dictionary: Dictionary, training: Path, subwords: str):
@@ -48,15 +50,22 @@ class WordClasses:
         if not lines:
             raise AnalysisError(f"--by-frequency {training} is empty")
         self.dictionary, self.subwords, self._sentences = dictionary, subwords, len(lines)
-        if not any("@@" in line or "\u2581" in line for line in lines):
-            marked = next(filter(MARKED_PIECE.fullmatch, dictionary.symbols), None)
-            if subwords == "none" and marked:
-                raise AnalysisError(
-                    f"--by-frequency {training} has whole words, the dictionary parts of them, "
-                    f"such as {marked}: give --subwords"
-                )
-            subwords = "none"  # sentencepiece would take a line without marks for one word
-        self._frequencies = count_words(words_of(line.split(), subwords).text for line in lines)
+        tokens = [line.split() for line in lines]
+        marked = set(filter(MARKED_PIECE.fullmatch, dictionary.symbols))
+        if subwords == "none" and marked and marked.isdisjoint(chain.from_iterable(tokens)):
+            raise AnalysisError(
+                f"--by-frequency {training} has whole words, the dictionary parts of them, "
+                f"such as {min(marked)}: give --subwords"
+            )
+        # sentencepiece would take a line of whole words for one word.
+        pieces = sum(line.startswith("\u2581") for line in lines)
+        split = "none" if subwords == "sentencepiece" and pieces <= len(lines) / 2 else subwords
+        self._frequencies = count_words(words_of(line, split).text for line in tokens)
+        if subwords == "none":
+            # <unk> was learned from all the words that it stands for.
+            unknown = self._frequencies.keys() - set(dictionary.symbols)
+            of_unknown = sum(self._frequencies[word] for word in unknown)
+            self._frequencies[dictionary.unk_word] += of_unknown
 
     def classify(self, sentence: Tensor) -> tuple[Tensor, Tensor]:
         """Return, for each token of a sentence, the number of its class and of its word, from 0.

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import toy
 from fairseq_sparse.errors import AnalysisError
+from fairseq_sparse.generation.truncated_sampling import TruncatedSampling
 from fairseq_sparse.measure.output.calibration import (
     DIGITS,
     TRUNCATIONS,
@@ -117,6 +118,30 @@ def test_truncations_are_those_of_their_definitions():
         assert inside["top-p"].nonzero().flatten().tolist() == sorted(nucleus)
         assert torch.equal(inside["min-p"], p[row] >= 0.1 * p[row].max())
         assert torch.equal(inside["epsilon"], p[row] >= 0.02)
+
+
+# From the only token that is inside on to all of them.
+@pytest.mark.parametrize("coverage", [0.05, 0.5, 0.9])
+@pytest.mark.parametrize("name", TRUNCATIONS)
+def test_sampling_draws_from_the_sets_that_are_measured(name, coverage):
+    words, kind = toy.dictionary(), TRUNCATIONS[name]
+    torch.manual_seed(2)
+    logits = torch.randn(30, len(words))  # flat: the largest p is often below epsilon
+    limits = kind.gold(logits, torch.arange(30) % len(words))
+    limit = kind.usable(limits.quantile(coverage).item())
+    mask = kind.inside(logits)(limit)
+    parameter = kind.parameter(limit) * (1 - 1e-6)  # not cut off by rounding
+    options = {"top-p": "sampling_topp", "min-p": "min_p", "epsilon": "epsilon"}
+    given = {"sampling_topk": -1, "sampling_topp": -1.0, options[name]: parameter}
+    sampling = TruncatedSampling(words, **given)
+    log_p = logits.log_softmax(1).expand(400, -1, -1)
+    drawn = sampling.step(0, log_p.reshape(-1, 1, len(words)), None)[1].view(400, 30)
+    counts = torch.zeros_like(mask, dtype=torch.long)
+    for row in range(30):
+        counts[row] = drawn[:, row].bincount(minlength=len(words))
+    assert mask.any(1).all() and not counts[~mask].any()
+    likely = mask & (logits.softmax(1) > 0.05)
+    assert counts[likely].all()
 
 
 @pytest.mark.parametrize("output", ["entmax15", "alpha_relu", "softmax"])

@@ -41,6 +41,26 @@ def test_a_token_has_the_class_of_its_word(subwords, pieces, tmp_path):
         WordClasses(words, write(training), "none")
 
 
+def test_a_stray_mark_does_not_make_a_text_one_of_pieces(tmp_path):
+    words = Dictionary()
+    a, b = map(words.add_symbol, ("▁a", "▁b"))
+    training = write(tmp_path / "text", *["a b b"] * 20, "▁ x")
+    with pytest.raises(AnalysisError, match="--subwords"):
+        WordClasses(words, training, "none")
+    classes = WordClasses(words, training, "sentencepiece")
+    found = classes.classify(torch.tensor([a, b, words.eos()]))[0]
+    assert [LIMITS[number] for number in found] == [(10, 99)] * 3
+    assert classes.classify(torch.tensor([words.unk(), words.eos()]))[0][0] == 0
+
+
+def test_the_unknown_word_is_as_frequent_as_all_that_it_stands_for(tmp_path):
+    words = Dictionary()
+    words.add_symbol("a")
+    classes = WordClasses(words, write(tmp_path / "text", *["a yak"] * 5, "ox"), "none")
+    found = classes.classify(torch.tensor([words.index("a"), words.unk(), words.eos()]))[0]
+    assert classes._frequencies["<unk>"] == 6 and LIMITS[found[1]] == (2, 9)
+
+
 def test_ranks_see_order_below_the_support():
     logits = torch.tensor([[3.0, 1.0, 2.0], [3.0, 1.0, 2.0]])
     log_p = torch.tensor([[0.0, -math.inf, -math.inf]] * 2)
