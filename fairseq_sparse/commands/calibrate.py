@@ -27,6 +27,7 @@ from fairseq_sparse.commands.common import (
     check_outputs,
     command_parser,
     print_tables,
+    refuse_alone,
     with_progress,
 )
 from fairseq_sparse.commands.models import (
@@ -66,6 +67,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add_json(parser)
     options = parser.parse_args(arguments)
     name_models(parser, options)
+    refuse_alone(parser, options, "subwords", "by_frequency")
     check_outputs(parser, options, "json")
     return options
 

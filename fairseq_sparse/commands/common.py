@@ -144,6 +144,21 @@ def refuse_alone(
         parser.error(f"{flag} has no effect without {' or '.join(needed)}")
 
 
+def check_scoring(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, tests: bool, tokenizes: bool
+) -> None:
+    """Refuse options of :func:`add_scoring` that have no effect.
+
+    Args:
+        tests: whether systems are tested against each other.
+        tokenizes: whether BLEU's tokenizer is used.
+    """
+    if not tests and options.trials != parser.get_default("trials"):
+        parser.error("--trials has no effect without a second system")
+    if not tokenizes and options.tokenize != TOKENIZE:
+        parser.error("--tokenize has no effect: nothing here is scored with BLEU")
+
+
 def prepare_plots(options: argparse.Namespace) -> None:
     """Check, before anything is computed, that the pictures of --plots can be drawn.
 

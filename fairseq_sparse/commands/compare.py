@@ -23,6 +23,7 @@ from fairseq_sparse.commands.common import (
     add_json,
     add_scoring,
     check_outputs,
+    check_scoring,
     command_parser,
     find_systems,
     print_tables,
@@ -47,6 +48,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     if options.sentences and len(options.systems) != 2:
         parser.error(f"--sentences compares two systems, not {len(options.systems)}")
     refuse_alone(parser, options, "source", "sentences")
+    tokenizes = "bleu" in options.metrics or options.by_frequency is not None
+    check_scoring(parser, options, len(options.systems) > 1, tokenizes)
     check_outputs(parser, options, "json")
     return options
 

@@ -82,7 +82,8 @@ def plan(recipes: Sequence[Recipe], out: Path, samples: int, utility: str, seed:
             sampled = _sample(recipe, out / "samples" / f"{name}-{method}", method, samples, seed)
             every.append(sampled)
             chosen = out / f"mbr-{utility}" / f"{name}-{method}"
-            argv = ("fairseq-sparse", "mbr", sampled.outputs[0], "--utility", utility, *tokens)
+            argv = ("fairseq-sparse", "mbr", sampled.outputs[0], "--utility", utility)
+            argv += tokens if utility == "bleu" else ()
             command = Command((*argv, "--output", chosen), outputs=(chosen,))
             add(f"{utility}-{name}-{method}", sampled.outputs, command, chosen)
             systems.append(chosen)

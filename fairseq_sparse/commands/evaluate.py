@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from fairseq_sparse.commands.common import command_parser
@@ -51,15 +52,25 @@ def find_languages(data: Path, subset: str) -> tuple[str, str]:
     )
 
 
-def find_post_process(data: Path) -> str:
-    """Return how the words of the dictionaries are split, by the marks of their entries."""
-    dictionaries = sorted(data.glob("dict.*.txt"))
-    if not dictionaries:
-        raise AnalysisError(f"{data}: no dict.LANG.txt, which fairseq-preprocess makes")
-    entries = [line.split(" ")[0] for path in dictionaries for line in lines_of(path)]
-    if any(entry.startswith("\u2581") for entry in entries):
-        return "sentencepiece"
-    return "subword_nmt" if any(entry.endswith("@@") for entry in entries) else "none"
+def find_post_process(entries: Iterable[str]) -> str:
+    """Return how words are split, by the marks of most of a dictionary's marked entries.
+
+    Text from the web has single words with the marks of the other kind.
+    """
+    entries = list(entries)
+    pieces = sum(entry.startswith("\u2581") for entry in entries)
+    parts = sum(entry.endswith("@@") for entry in entries)
+    if parts > pieces:
+        return "subword_nmt"
+    return "sentencepiece" if pieces else "none"
+
+
+def read_dictionary(data: Path, language: str) -> list[str]:
+    """Return the entries of the dictionary that fairseq-preprocess made for a language."""
+    path = data / f"dict.{language}.txt"
+    if not path.is_file():
+        raise AnalysisError(f"{data}: no {path.name}, which fairseq-preprocess makes")
+    return [line.split(" ")[0] for line in lines_of(path)]
 
 
 def results_folder(run: Path, checkpoint: Path) -> Path:
@@ -81,7 +92,7 @@ def plan(options: argparse.Namespace, checkpoint: Path, folder: Path) -> Plan:
 
     data, subset = options.data.absolute(), options.subset
     source, target = find_languages(data, subset)
-    post_process = options.post_process or find_post_process(data)
+    post_process = options.post_process or find_post_process(read_dictionary(data, target))
     text = ["--tokenizer", options.tokenizer, "--source-lang", source, "--target-lang", target]
     if post_process != "none":
         text += ["--post-process", post_process]

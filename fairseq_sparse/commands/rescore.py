@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> None:
     scored = list(rescore(translator, sources, progress, options.lenpen))
     scored.sort(key=lambda row: (row[1].sentence, -row[0]))
     encoder = text_encoder(task.cfg.target_lang, options.tokenizer, None)
-    subwords = find_post_process(Path(options.data))
+    subwords = find_post_process(task.target_dictionary.symbols)
     text = ""
     for score, part in scored:
         raw = encoder.decode(post_process(part.tokens, subwords))

@@ -31,6 +31,7 @@ from fairseq_sparse.commands.common import (
     add_json,
     add_scoring,
     check_outputs,
+    check_scoring,
     command_parser,
     find_translations,
 )
@@ -60,6 +61,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     options = parser.parse_intermixed_args(arguments)
     if options.translations is None:
         options.translations = Path("-")
+    tokenizes = "bleu" in options.metrics or options.by_frequency is not None
+    check_scoring(parser, options, options.baseline is not None, tokenizes)
     check_outputs(parser, options, "output", "json")
     return options
 
