@@ -11,6 +11,7 @@ ReLA measures the alignment error rate on that set (Vilar et al. 2006). The arch
 Lines that are empty on both sides are skipped: 509 lines hold 508 pairs.
 """
 
+import re
 import tarfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ def read_pairs(folder: Path, source: str, target: str) -> GoldPairs:
     if {first, second} != {source, target}:
         raise ValueError(f"{talp.name} is for {first}-{second}, the model for {source}-{target}")
     links = read_gold(talp, base=1, reverse=first == target)
-    texts = [[line.split() for line in read_lines(folder / name)] for name in (source, target)]
+    texts = [[_words(line) for line in read_lines(folder / name)] for name in (source, target)]
     if len({len(links), *map(len, texts)}) > 1:
         raise ValueError(
             f"{talp}: {len(links)} lines, but {len(texts[0])} of {source} and {len(texts[1])} of "
@@ -107,6 +108,11 @@ def read_pairs(folder: Path, source: str, target: str) -> GoldPairs:
         if all(sizes):
             pairs.append((*sides, pair_links))
     return GoldPairs(*map(list, zip(*pairs, strict=True)))
+
+
+def _words(line: str) -> list[str]:
+    # The links count words between spaces; other white space, as in 10 000, is a part of a word.
+    return [word for word in re.split("[ \t]+", line) if word]
 
 
 def segment(words: list[str], split: Callable[[str], str]) -> tuple[list[str], Words]:

@@ -57,7 +57,8 @@ def read_records(log: str) -> Records:
     Returns:
         For each line its tag and its numbers, without the tag in front of each name. The tag is
         ``train_inner`` (since the last such line), ``train`` or ``valid`` (at the end of an epoch),
-        or ``model``, once a start, with the number of ``parameters``.
+        or ``model``, once a start, with the number of ``parameters``. Updates from which training
+        went back are left out.
     """
     records = []
     for line in log.split("\n"):
@@ -66,7 +67,23 @@ def read_records(log: str) -> Records:
             numbers = {name: _number(value) for name, value in fields.items()}
             known = {name: value for name, value in numbers.items() if value is not None}
             records.append((tag, known))
-    return records
+    return _without_lost_updates(records)
+
+
+def _without_lost_updates(records: Records) -> Records:
+    """Leave out what was trained again, or for nothing: where the updates fall, training went back
+    to an earlier checkpoint, or began anew, with the log of the first try in front."""
+    kept: Records = []
+    last: dict[str, float] = {}
+    for tag, numbers in records:
+        updates = numbers.get("num_updates")
+        if updates is not None:
+            if updates < last.get(tag, 0):
+                kept = [(t, n) for t, n in kept if n.get("num_updates", 0) < updates]
+                last = {}
+            last[tag] = updates
+        kept.append((tag, numbers))
+    return kept
 
 
 def _read_line(line: str) -> tuple[str, dict[str, Any]]:

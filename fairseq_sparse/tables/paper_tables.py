@@ -155,7 +155,12 @@ def _paper_cells(table: Table, dataset: str, rows: Sequence[Row], column: str) -
 def _p(row: Row) -> str:
     if not row.p:
         return "-"
-    return " / ".join(f"{row.p[seed]:.3f}" if seed in row.p else "-" for seed in row.runs)
+    return " / ".join(_p_text(row.p[seed]) if seed in row.p else "-" for seed in row.runs)
+
+
+def _p_text(p: float) -> str:
+    # Only an exact 0 reads as 0.
+    return f"{p:.1g}" if 0 < p < 0.0005 else f"{p:.3f}"
 
 
 def overview(table: Table, datasets: dict[str, list[Row]]) -> Part:

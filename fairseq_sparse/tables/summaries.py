@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import read_json, sha256_of
-from fairseq_sparse.measure.training_log import Records, read_log, still_improving
+from fairseq_sparse.measure.training_log import Records, curves, read_log, still_improving
 from fairseq_sparse.tables.columns import COLUMNS, Summary
 from fairseq_sparse.tables.results import (
     RESULTS,
@@ -126,7 +126,8 @@ def _read_plain(run: Path, records: Records) -> Summary:
     if alone or "outdated" in summary:
         # The other results in its folder can be, or are, those of another checkpoint.
         place, readers = model, (read_statistics, read_attention)
-    training = [lambda _: {"training": summarize_training(records)}] if records else []
+    best = _best_metric(records) if model and model.name == "checkpoint_best.pt" else ""
+    training = [lambda _: {"training": summarize_training(records, best)}] if records else []
     for read in [*training, *readers]:
         try:
             part = read(place)
@@ -136,6 +137,13 @@ def _read_plain(run: Path, records: Records) -> Summary:
         except (AnalysisError, FileNotFoundError, NotADirectoryError, ValueError):
             pass
     return summary
+
+
+def _best_metric(records: Records) -> str:
+    """Return the ``--best-checkpoint-metric`` of a training, whose best value fairseq logs from the
+    second validation on."""
+    names = curves(records, "valid")
+    return next((name[5:] for name in names if name.startswith("best_")), "loss")
 
 
 def _is_outdated(run: Path, model: Path) -> bool:

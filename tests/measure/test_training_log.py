@@ -65,25 +65,26 @@ def test_what_was_resumed_counts_once() -> None:
     records = read_records(
         log(
             line("train_inner", num_updates=10, loss=5),
+            line("valid", num_updates=15, loss=6),
             line("train_inner", num_updates=20, loss=4),
             "Killed",
             line("train_inner", num_updates=10, loss=3, extra=1),
             line("valid", num_updates=10, loss=7, note="none"),
         )
     )
-    assert [tag for tag, _ in records] == ["train_inner"] * 3 + ["valid"]
+    assert [tag for tag, _ in records] == ["train_inner", "valid"]
     assert curves(records, "train_inner") == {
-        "updates": [10, 20],
-        "epoch": [1, 1],
-        "loss": [3, 4],
-        "extra": [1, None],
+        "updates": [10],
+        "epoch": [1],
+        "loss": [3],
+        "extra": [1],
     }
     assert curves(records, "valid") == {"updates": [10], "epoch": [1], "loss": [7]}
     assert curves(records, "test") == {"updates": []}
 
 
 def test_threshold_is_taken_between_epochs_where_it_is_logged() -> None:
-    inner = [line("train_inner", num_updates=n, logit_norm=10 + n, tau=1) for n in (2, 1)]
+    inner = [line("train_inner", num_updates=n, logit_norm=10 + n, tau=1) for n in (1, 2)]
     epoch = line("train", num_updates=2, logit_norm=50)
     curve = threshold_curve(read_records(log(*inner, epoch)))
     assert curve == {"updates": [1, 2], "tau": [1, 1], "logit_norm": [11, 12]}

@@ -105,6 +105,7 @@ def test_the_validation_is_that_of_the_checkpoint_that_is_used(run: Path) -> Non
             60,
             loss=number,
             accuracy=accuracy,
+            num_updates=10 * number,
             **({"best_accuracy": max(scores[:number])} if number > 1 else {}),
         )
     ]
@@ -112,6 +113,24 @@ def test_the_validation_is_that_of_the_checkpoint_that_is_used(run: Path) -> Non
     for best, epochs in ("", 4), ("accuracy", 3):
         summary = trained(run, best)
         assert (summary["valid"]["loss"], summary["updates"]) == (epochs + 1, 40)
+    # A folder of fairseq-train has no recipe that names the metric.
+    (run / "logs" / "train.log").rename(run / "train.log")
+    (run / "run.json").unlink(missing_ok=True)
+    for model, epochs in ("checkpoint_last.pt", 4), ("checkpoint_best.pt", 3):
+        (run / model).touch()
+        assert read_run(run)[0]["training"]["valid"]["loss"] == epochs + 1
+
+
+def test_a_training_begun_anew_counts_without_its_first_try(run: Path) -> None:
+    first, second = (
+        [text for n in range(1, epochs + 1) for text in epoch(n, seconds, num_updates=10 * n)]
+        for epochs, seconds in ((5, 360), (2, 60))
+    )
+    log = run / "logs" / "train.log"
+    log.write_text("\n".join(second) + "\n", encoding="utf-8")
+    alone = trained(run)
+    log.write_text("\n".join(first + second) + "\n", encoding="utf-8")
+    assert trained(run) == alone and alone["epochs"] == 2
 
 
 @pytest.mark.slow_except("False")
