@@ -8,7 +8,14 @@ from pathlib import Path
 
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes.corpora.formats import FORMATS, WITH_COLUMNS
-from fairseq_sparse.recipes.corpora.reading import decode, in_step, log, open_all, read_lines
+from fairseq_sparse.recipes.corpora.reading import (
+    decode,
+    in_step,
+    log,
+    open_all,
+    raw_file,
+    read_lines,
+)
 
 # The small ones first, so that missing files are found sooner.
 SPLITS = ("test", "valid", "train")
@@ -34,6 +41,12 @@ def extract(
     """Extract the sentences of a corpus, as ``corpus extract`` describes."""
     for words in take:
         _check(words, languages)
+    read = {
+        raw_file(raw, _file(kind, place)).resolve() for _, kind, *places in take for place in places
+    }
+    for path in (output / f"{words[0]}.{language}" for words in take for language in languages):
+        if path.resolve() in read:
+            raise RecipeError(f"{path} is read, and would be overwritten: name another folder")
     for split in (split for split in SPLITS if any(words[0] == split for words in take)):
         count = 0
         with open_all([output / f"{split}.{language}" for language in languages]) as handles:
@@ -62,9 +75,13 @@ def _check(words: Sequence[str], languages: Sequence[str]) -> None:
             raise RecipeError(f"{place}: for {words[1]}, #N must give the column, from 1")
 
 
+def _file(kind: str, place: str) -> str:
+    return place.rpartition("#")[0] if kind in WITH_COLUMNS else place
+
+
 def _sentences(raw: Path, kind: str, place: str, strip: bool) -> Iterator[str]:
     """Yield the sentences of one place, each on one line."""
-    file = place.rpartition("#")[0] if kind in WITH_COLUMNS else place
+    file = _file(kind, place)
     for text in FORMATS[kind](decode(read_lines(raw, file), file, strict=False), place):
         # Also the line ends of Unicode go, so that every program sees the same lines.
         text = " ".join(text.split())

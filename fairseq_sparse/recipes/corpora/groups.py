@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-import re
+import unicodedata
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from fairseq_sparse.errors import RecipeError
@@ -78,7 +79,15 @@ def find_groups(pairs: Sequence[Pair]) -> list[list[Pair]]:
 
 
 def _words(text: str) -> str:
-    return " ".join(re.findall(r"\w+", text.casefold())) or text.strip()
+    composed = unicodedata.normalize("NFC", text.casefold())
+    return " ".join("".join(map(_letter_or_space, composed)).split()) or text.strip()
+
+
+@cache
+def _letter_or_space(character: str) -> str:
+    # \w does not match marks, such as the vowels of Hindi.
+    kind = unicodedata.category(character)[0]
+    return character if kind in "LMN" or character == "_" else " "
 
 
 def _with_references(group: Sequence[Pair], count: int) -> list[list[str]]:

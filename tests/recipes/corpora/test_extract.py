@@ -321,3 +321,15 @@ def test_command_line(raw: Path, capsys) -> None:
     assert line.startswith("fairseq-sparse corpus extract: error: ") and "dev" in line
     with pytest.raises(SystemExit):
         cli.run("corpus extract", [*words, *take, "--remove-diacritics", "ro"])
+
+
+def test_a_file_that_is_read_is_never_replaced(raw: Path) -> None:
+    text = "ein\u00a0Haus\n".encode()
+    for name in ("train.de", "train.en"):
+        (raw / name).write_bytes(text)
+    for take in ("train text train.de train.en", "train tsv train.de#1 train.en#1"):
+        with pytest.raises(RecipeError, match="train.de"):
+            extract(raw, raw / "." / "", ["de", "en"], [take.split()])
+        assert (raw / "train.de").read_bytes() == (raw / "train.en").read_bytes() == text
+    extract(raw, raw, ["de", "en"], ["valid text train.de train.en".split()])
+    assert (raw / "valid.de").read_text("utf-8") == "ein Haus\n"

@@ -83,6 +83,13 @@ def test_empty_sentences_join_no_pairs() -> None:
     assert [len(group) for group in find_groups(pairs)] == [2, 1, 1, 1]
 
 
+def test_marks_distinguish_words_however_they_are_encoded() -> None:
+    he, she = "वह जाता है", "वह जाती है"
+    assert len(find_groups([(he, "He goes."), (she, "She goes.")])) == 2
+    composed, decomposed = "Bär", "Ba\u0308r"
+    assert len(find_groups([(composed, "bear"), (decomposed, "bruin"), ("Bar", "bar")])) == 2
+
+
 def test_the_input_is_never_replaced(tmp_path: Path) -> None:
     write(tmp_path / "in", [(f"de {n}", f"en {n}") for n in range(50)])
     before = read(tmp_path / "in" / "train.de")
