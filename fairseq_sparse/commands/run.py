@@ -179,6 +179,7 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
             parser.error(f"--data: {options.dataset} is a data set of --list; rename the folder")
     if not options.names:
         parser.error("name a variant; --list shows them")
+    refuse_alone(parser, options, "separate_bpe", "target_lang")
     options.seed = list(dict.fromkeys(seed for seeds in options.seed or [[1]] for seed in seeds))
     options.names = list(dict.fromkeys(options.names))
     several = len(options.seed) * len(options.names) > 1

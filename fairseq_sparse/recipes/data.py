@@ -133,6 +133,8 @@ def corpus(dataset: str, section: Entry, options: Options, overrides: dict[str, 
     if own["kind"] != "inflection":
         own["tokens"] = {side: own.get("tokens", {}).get(side, "moses") for side in sides}
     if options.bpe_merges is not None:
+        if own["kind"] == "inflection":
+            raise RecipeError(f"--bpe-merges: {dataset} is split into characters")
         own["bpe_merges"] = options.bpe_merges
     if options.languages:
         if own["kind"] != "inflection":
@@ -142,6 +144,8 @@ def corpus(dataset: str, section: Entry, options: Options, overrides: dict[str, 
         own["languages"] = options.languages
     own = catalogue.merge(own, _parsed(overrides))
     for language, kind in own.get("tokens", {}).items():
+        if language not in sides:
+            raise RecipeError(f"{dataset}: tokens of {language}: neither {' nor '.join(sides)}")
         if kind not in ("moses", "space", "jieba"):
             raise RecipeError(f"{dataset}: tokens of {language}: moses, space or jieba, not {kind}")
     for name in ("made_by", "remove_diacritics", "languages"):

@@ -90,6 +90,8 @@ def resolve(dataset: str, variant: str, options: Options, entry: Optional[Entry]
     task = {flag: own.pop(flag, value) for flag, value in task.items()}
     flags = training["flags"] | models.model_flags(variant, options, settings)
     flags = _with_length(flags, options) | own
+    if options.average is not None and training.get("checkpoints") == "best":
+        raise RecipeError("--average: the best checkpoint is used, and none are averaged")
     trained = _training(training, flags, options)
 
     data_dir = options.data_dir or Path("data") / dataset
@@ -202,7 +204,8 @@ def _decoding(
     section: Entry, overrides: Flags, training: Training, corpus: Corpus, task: Flags, seed: int
 ) -> Decoding:
     flags = {**section["flags"], **overrides}
-    own = {"max_tokens": training.device_batch, **section}
+    # A single sentence may be longer than the batches of training.
+    own = {"max_tokens": max(training.device_batch, 1024), **section}
     if corpus.kind == "text":
         flags = {"seed": seed, **flags}
         evaluate = {"max-tokens": own["max_tokens"], **section["evaluate"]}

@@ -45,7 +45,7 @@ def _check_dictionaries(recipe: Recipe, model: Path) -> None:
     """
     # The model lies in the folder of its run, or in the folder of checkpoints there.
     trained_on = ChainMap(*(Run("", model, folder).trained_on for folder in model.parents[:2]))
-    for path in recipe.binary.glob("dict.*.txt"):
+    for path in recipe.binary.glob("dict*.txt"):  # dict.txt: that of a language model
         if path.name in trained_on and trained_on[path.name] != sha256_of(path):
             raise RecipeError(
                 f"{model} was trained with another {path.name} than that of {recipe.binary}: "
@@ -104,8 +104,7 @@ def _check_lengths(recipe: Recipe, flags: Flags) -> None:
 
     if recipe.corpus.kind == "text" or flags.get("skip-invalid-size-inputs-valid-test"):
         return
-    sides = zip(("source", "target"), recipe.corpus.sides, strict=True)
-    limits = {side: int(flags.get(f"max-{name}-positions", 1024)) for name, side in sides}
+    limits = _longest(recipe, flags)
     subsets = ["valid", "test", *(["test1"] if recipe.corpus.long_test else [])]
     for subset in subsets:
         for side, limit in limits.items():
@@ -119,7 +118,13 @@ def _check_lengths(recipe: Recipe, flags: Flags) -> None:
                     )
 
 
-def _batch(recipe: Recipe, devices: int) -> list[str]:
+def _longest(recipe: Recipe, flags: Flags) -> dict[str, int]:
+    """Return how many tokens a sentence of each language may have."""
+    sides = zip(("source", "target"), recipe.corpus.sides, strict=True)
+    return {side: int(flags.get(f"max-{name}-positions", 1024)) for name, side in sides}
+
+
+def _batch(recipe: Recipe, devices: int, flags: Flags) -> list[str]:
     """Return the flags that fill each device, and accumulate to the same batch for any number."""
     training = recipe.training
     batch, device_batch = training.batch, training.device_batch
@@ -128,14 +133,20 @@ def _batch(recipe: Recipe, devices: int) -> list[str]:
     if not share:
         raise RecipeError(f"a batch of {batch} {training.unit} is too small for {devices} devices")
     flag = "--batch-size" if training.unit == "sentences" else "--max-tokens"
-    return [flag, str(share), "--update-freq", str(frequency)]
+    words = [flag, str(share), "--update-freq", str(frequency)]
+    if flag == "--max-tokens" and recipe.corpus.kind != "text" and "max-tokens-valid" not in flags:
+        # Sentences for training that do not fit are left out; one for validation would end it all.
+        longest = max(_longest(recipe, flags).values())
+        words += ["--max-tokens-valid", str(longest)] if share < longest else []
+    return words
 
 
 def train(recipe: Recipe, launch: Launch) -> Stage:
     run, flags = recipe.run_dir, train_flags(recipe)
     checkpoints = run / "checkpoints"
     argv: list[Argument] = [*launch.command(), recipe.binary, "--user-dir", USER_DIR]
-    argv += ["--save-dir", checkpoints, *as_arguments(flags), *_batch(recipe, launch.devices)]
+    argv += ["--save-dir", checkpoints, *as_arguments(flags)]
+    argv += _batch(recipe, launch.devices, flags)
     argv += ["--log-format", "json", *recipe.device]
     argv += launch.flags()
     if launch.devices > 1 and recipe.config == "cpu":

@@ -12,6 +12,9 @@ WRONG = """
 no_such_data softmax | 'no_such_data'
 quickstart ../softmax | '../softmax'
 quickstart softmax --average 10 | --average
+sigmorphon2018_medium_part softmax --average 5 | --average
+sigmorphon2018_medium_part softmax --bpe-merges 500 | --bpe-merges
+multi30k_de_en softmax --set corpus.tokens=fr:space | fr
 quickstart softmax --raw-dir y | --raw-dir
 quickstart softmax --finetune nowhere | nowhere
 quickstart entmax --attention-cross sparsemax --attention-alpha 1.5 | --attention-alpha
@@ -36,6 +39,7 @@ quickstart softmax --finetune /dev/null --settings sue | --settings
 quickstart entmax15 --settings finetuning | --finetune
 quickstart softmax --tokenized de | --tokenized
 quickstart softmax --hold-out 7 | --hold-out
+--data x --source-lang en softmax --separate-bpe | --separate-bpe
 --data x --source-lang de softmax --raw-dir y | --raw-dir
 --data x softmax | --source-lang
 --data quickstart --source-lang de softmax | --data

@@ -64,6 +64,35 @@ def test_an_update_has_the_same_batch_on_any_number_of_devices(
     assert stages_of(recipe, devices)["train"].settings == stages_of(recipe)["train"].settings
 
 
+def test_a_long_sentence_for_validation_fits(recipe: Recipe) -> None:
+    """fairseq leaves out long sentences for training only."""
+    small = with_training(recipe, batch=512, device_batch=256)
+    assert value_of(train(small), "--max-tokens-valid") == "1024"
+    large = with_training(recipe, batch=4096, device_batch=4096)
+    assert "--max-tokens-valid" not in train(large).argv
+    own = {**recipe.training.flags, "max-target-positions": 2000}
+    assert (
+        value_of(train(with_training(large, flags=own, device_batch=1500)), "--max-tokens-valid")
+        == "2000"
+    )
+    given = {**recipe.training.flags, "max-tokens-valid": 300}
+    assert train(with_training(small, flags=given)).argv.count("--max-tokens-valid") == 1
+
+
+@pytest.mark.parametrize("name", ["dict.txt", "dict.en.txt"])
+def test_a_model_of_other_dictionaries_is_not_fine_tuned(
+    name: str, recipe: Recipe, tmp_path: Path
+) -> None:
+    recipe.binary.mkdir(parents=True)
+    (recipe.binary / name).write_text("the 1\n")
+    model = tmp_path / "base" / "average.pt"
+    record = {"inputs": {name: {"sha256": "another"}}}
+    (model.parent / "stages").mkdir(parents=True)
+    (model.parent / "stages" / "train.json").write_text(json.dumps(record))
+    with pytest.raises(RecipeError, match=name):
+        training._check_dictionaries(recipe, model)
+
+
 def test_a_batch_that_is_too_small_for_the_devices_is_refused(recipe: Recipe) -> None:
     with pytest.raises(RecipeError, match="5 devices"):
         plan(with_training(recipe, batch=4), Launch(workers=5))
