@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 Architecture = Callable[[Namespace], None]
 # Flags of the task that models read.
-_OF_TASK = ("max_source_positions", "max_target_positions")
+_OF_TASK = ("max_source_positions", "max_target_positions", "load_alignments")
 
 
 def add_flags(parser: ArgumentParser, *configs: type[FairseqDataclass]) -> None:
@@ -110,17 +110,17 @@ def as_namespace(args: Union[Namespace, DictConfig], task) -> Namespace:
     """Return the settings of a model as its command line would give them.
 
     Args:
-        args: the settings that fairseq passes to the model. A ``DictConfig`` also gets the task's
-            limits of lengths, which belong in the checkpoint.
+        args: the settings that fairseq passes to the model. A ``DictConfig`` also gets the flags of
+            the task that models read; the limits of lengths belong in the checkpoint.
         task: the model's task.
     """
     if not OmegaConf.is_config(args):
         return args
     with open_dict(args):
         for name in _OF_TASK:
-            limit = getattr(getattr(task, "cfg", None), name, None)
-            if args.get(name) is None and limit is not None:
-                args[name] = limit
+            value = getattr(getattr(task, "cfg", None), name, None)
+            if args.get(name) is None and value is not None:
+                args[name] = value
     settings = Namespace(**OmegaConf.to_container(args, resolve=True))
     run = args._get_parent()
     if not hasattr(settings, "criterion"):

@@ -6,6 +6,8 @@ import os
 import pytest
 import torch
 import torch.nn.functional as F
+from fairseq.models import build_model
+from omegaconf import OmegaConf
 
 import toy
 from attention_cases import CASES
@@ -197,6 +199,15 @@ def test_attention_over_the_source_is_returned_where_it_is_asked_for(task, sampl
     # The flag of stock's criterion with alignments, which does not ask.
     model = toy.model(for_task=task, load_alignments=True).train()
     assert model(**sample["net_input"])[1]["attn"][0].shape == asked_for.shape
+
+
+def test_alignments_are_trained_from_a_hydra_file(sample):
+    name = "transformer_sparse_tiny"
+    for wanted in (False, True):
+        config = OmegaConf.create({"model": {"_name": name, "arch": name}})
+        model = build_model(config.model, toy.task(load_alignments=wanted)).train()
+        (attention,) = model(**sample["net_input"])[1]["attn"]
+        assert (attention is not None) == wanted
 
 
 @pytest.mark.parametrize("case", ["softmax", "rela_g", "entmax_learned", "entmax15_scaled"])
