@@ -14,7 +14,7 @@ import toy
 from fork_python import PYTHON
 
 PAGES = ["README.md", "CONTRIBUTING.md", "examples/README.md", "examples/quickstart/README.md"]
-PAGES += ["examples/pretrained/README.md"]
+PAGES += ["examples/pretrained/README.md", "examples/inflection/README.md"]
 PAGES += sorted(f"docs/{path.name}" for path in (toy.ROOT / "docs").glob("*.md"))
 FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
@@ -107,7 +107,7 @@ def write_commands(folder: Path, real: bool) -> None:
     write_command(folder / ".bin" / "python", "python", f'exec {PYTHON} "$@"', real, user_dir)
     for name in SCRIPTS:
         write_command(folder / name, name, "", real=False)
-    for name in ("examples/pretrained", "scripts"):
+    for name in ("examples/pretrained", "examples/inflection", "scripts"):
         (folder / name).symlink_to(toy.ROOT / name)
     for module in (toy.ROOT / "examples/quickstart").glob("*.py"):
         shutil.copy(module, folder / "examples/quickstart")
