@@ -111,7 +111,7 @@ def read_pairs(folder: Path, source: str, target: str) -> GoldPairs:
 
 
 def _words(line: str) -> list[str]:
-    # The links count words between spaces; other white space, as in 10 000, is a part of a word.
+    # The links count words between spaces; a no-break space in a number is a part of its word.
     return [word for word in re.split("[ \t]+", line) if word]
 
 

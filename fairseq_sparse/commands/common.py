@@ -9,7 +9,7 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,18 +144,19 @@ def refuse_alone(
         parser.error(f"{flag} has no effect without {' or '.join(needed)}")
 
 
-def check_scoring(
-    parser: argparse.ArgumentParser, options: argparse.Namespace, tests: bool, tokenizes: bool
+def check_tokenizer(
+    parser: argparse.ArgumentParser,
+    options: argparse.Namespace,
+    metrics: Collection[str],
+    words: bool = False,
 ) -> None:
-    """Refuse options of :func:`add_scoring` that have no effect.
+    """Refuse ``--tokenize`` where BLEU's tokenizer is not used.
 
     Args:
-        tests: whether systems are tested against each other.
-        tokenizes: whether BLEU's tokenizer is used.
+        metrics: all metrics that are computed.
+        words: whether the tokenizer also splits text into words to be counted.
     """
-    if not tests and options.trials != parser.get_default("trials"):
-        parser.error("--trials has no effect without a second system")
-    if not tokenizes and options.tokenize != TOKENIZE:
+    if "bleu" not in metrics and not words and options.tokenize != TOKENIZE:
         parser.error("--tokenize has no effect: nothing here is scored with BLEU")
 
 

@@ -23,7 +23,7 @@ from fairseq_sparse.commands.common import (
     add_json,
     add_scoring,
     check_outputs,
-    check_scoring,
+    check_tokenizer,
     command_parser,
     find_systems,
     print_tables,
@@ -48,8 +48,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     if options.sentences and len(options.systems) != 2:
         parser.error(f"--sentences compares two systems, not {len(options.systems)}")
     refuse_alone(parser, options, "source", "sentences")
-    tokenizes = "bleu" in options.metrics or options.by_frequency is not None
-    check_scoring(parser, options, len(options.systems) > 1, tokenizes)
+    if len(options.systems) == 1 and options.trials != parser.get_default("trials"):
+        parser.error("--trials has no effect without a second system")
+    check_tokenizer(parser, options, options.metrics, options.by_frequency is not None)
     check_outputs(parser, options, "json")
     return options
 

@@ -42,9 +42,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     for name in ("metrics", "baseline"):
         common.refuse_alone(parser, options, name, "reference")
-    scored = options.metrics if options.reference else []
-    tokenizes = "bleu" in (options.utility, *scored)
-    common.check_scoring(parser, options, options.baseline is not None, tokenizes)
+    common.refuse_alone(parser, options, "trials", "baseline")
+    scored = options.metrics if options.reference else ()
+    common.check_tokenizer(parser, options, (options.utility, *scored))
     if options.utilities and options.format == "json":
         parser.error("--utilities prints lines, not --format json")
     common.check_outputs(parser, options, "output", "json")

@@ -31,9 +31,10 @@ from fairseq_sparse.commands.common import (
     add_json,
     add_scoring,
     check_outputs,
-    check_scoring,
+    check_tokenizer,
     command_parser,
     find_translations,
+    refuse_alone,
 )
 from fairseq_sparse.commands.values import output_file
 from fairseq_sparse.files import lines_of, write_json, write_text
@@ -61,8 +62,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     options = parser.parse_intermixed_args(arguments)
     if options.translations is None:
         options.translations = Path("-")
-    tokenizes = "bleu" in options.metrics or options.by_frequency is not None
-    check_scoring(parser, options, options.baseline is not None, tokenizes)
+    refuse_alone(parser, options, "trials", "baseline")
+    check_tokenizer(parser, options, options.metrics, options.by_frequency is not None)
     check_outputs(parser, options, "output", "json")
     return options
 

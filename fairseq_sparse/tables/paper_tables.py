@@ -27,6 +27,7 @@ from fairseq_sparse.tables.published import (
     read_published,
 )
 from fairseq_sparse.tables.rows import Row, as_json, compare_with_baseline
+from fairseq_sparse.tables.sentences import number_text
 
 if TYPE_CHECKING:
     from fairseq_sparse.recipes.tables import Table
@@ -155,12 +156,7 @@ def _paper_cells(table: Table, dataset: str, rows: Sequence[Row], column: str) -
 def _p(row: Row) -> str:
     if not row.p:
         return "-"
-    return " / ".join(_p_text(row.p[seed]) if seed in row.p else "-" for seed in row.runs)
-
-
-def _p_text(p: float) -> str:
-    # Only an exact 0 reads as 0.
-    return f"{p:.1g}" if 0 < p < 0.0005 else f"{p:.3f}"
+    return " / ".join(number_text(row.p[seed]) if seed in row.p else "-" for seed in row.runs)
 
 
 def overview(table: Table, datasets: dict[str, list[Row]]) -> Part:
