@@ -50,9 +50,12 @@ class WordClasses:
         if not lines:
             raise AnalysisError(f"--by-frequency {training} is empty")
         self.dictionary, self.subwords, self._sentences = dictionary, subwords, len(lines)
-        tokens = [line.split() for line in lines]
         marked = set(filter(MARKED_PIECE.fullmatch, dictionary.symbols))
-        if subwords == "none" and marked and marked.isdisjoint(chain.from_iterable(tokens)):
+        if (
+            subwords == "none"
+            and marked
+            and marked.isdisjoint(chain.from_iterable(map(str.split, lines)))
+        ):
             raise AnalysisError(
                 f"--by-frequency {training} has whole words, the dictionary parts of them, "
                 f"such as {min(marked)}: give --subwords"
@@ -60,7 +63,7 @@ class WordClasses:
         # sentencepiece would take a line of whole words for one word.
         pieces = sum(line.startswith("\u2581") for line in lines)
         split = "none" if subwords == "sentencepiece" and pieces <= len(lines) / 2 else subwords
-        self._frequencies = count_words(words_of(line, split).text for line in tokens)
+        self._frequencies = count_words(words_of(line.split(), split).text for line in lines)
         if subwords == "none":
             # <unk> was learned from all the words that it stands for.
             unknown = self._frequencies.keys() - set(dictionary.symbols)
