@@ -31,6 +31,7 @@ from fairseq_sparse.commands.values import (  # noqa: E402, F401
     output_file,
     positive,
     seed,
+    setting,
     words,
 )
 from fairseq_sparse.files import (  # noqa: E402, F401

@@ -118,11 +118,18 @@ setup_active() {
         pip_install "$python" --editable '.[test,dev,plot]'
 }
 
-# Fails if the folder cannot be replaced: making an environment empties it.
-check_replaceable() {
-    [[ -d "$1" || ! -e "$1" ]] || fail "$1 is not a folder: name another with --venv"
-    [[ -f "$1/pyvenv.cfg" || -z "$(ls -A "$1" 2>/dev/null)" ]] ||
-        fail "$1 has files of another kind, which would be lost: name a new folder with --venv"
+# Makes an environment, in place of an earlier one of this script, which has a stamp.
+make_venv() {
+    local python="$1" venv="$2" stamp="$3"
+    [[ -d "$venv" || ! -e "$venv" ]] || fail "$venv is not a folder: name another with --venv"
+    [[ -f "$stamp" || -z "$(ls -A "$venv" 2>/dev/null)" ]] ||
+        fail "$venv was not made by this script, and would be emptied: name a new folder with" \
+            "--venv, or activate that environment and give --active"
+    say "making $venv with $python"
+    mkdir -p "$venv"
+    echo unfinished >"$stamp" # stays until all is installed
+    find "$venv/" -mindepth 1 ! -name "${stamp##*/}" -delete
+    "$python" -m venv "$venv"
 }
 
 setup_venv() {
@@ -144,13 +151,11 @@ setup_venv() {
         say "$venv is up to date"
         return
     fi
-    # Without a stamp the last run did not end. Its scripts name the folder, so it cannot be moved.
-    if [[ -z "$old" || "${old%pins*}" != "${description%pins*}" ]]; then
-        check_replaceable "$venv"
-        say "making $venv with $python"
-        "$python" -m venv --clear "$venv"
+    # The scripts of an environment name its folder, so it cannot be moved.
+    if [[ "${old%pins*}" != "${description%pins*}" ]]; then
+        make_venv "$python" "$venv" "$stamp"
     fi
-    rm -f "$stamp"
+    echo unfinished >"$stamp"
     install_pinned "$venv/bin/python" "$pins"
     printf '%s\n' "$description" >"$stamp.new"
     mv "$stamp.new" "$stamp"

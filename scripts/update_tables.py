@@ -22,11 +22,9 @@ from tabulate import tabulate
 from command_line import exit_status, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
-BLOCK = re.compile(
-    r"(?P<begin><!-- (?P<kind>table|runs|items) (?P<words>.+?) -->\n).*?"
-    r"(?P<end><!-- end of (?P=kind) -->)",
-    re.DOTALL,
-)
+BEGIN = r"^(?P<begin><!-- (?P<kind>table|runs|items) (?P<words>.+) -->\n)"
+# A block ends before the next comment.
+BLOCK = re.compile(rf"{BEGIN}(?:(?!<!-- ).*\n)*?(?P<end><!-- end of (?P=kind) -->)", re.MULTILINE)
 
 
 def markdown(path: Path) -> str:
@@ -97,9 +95,13 @@ def fill(page: str, results: Path) -> str:
 
     Raises:
         OSError: a table has no file.
-        ValueError: a row has more or fewer fields than the headings.
+        ValueError: a table has no end, or a row has more or fewer fields than the headings.
         KeyError: there is no such column or paper.
     """
+    whole = [block.start() for block in BLOCK.finditer(page)]
+    for begin in re.finditer(BEGIN, page, re.MULTILINE):
+        if begin.start() not in whole:
+            raise ValueError(f"{begin['begin'].strip()} has no <!-- end of {begin['kind']} -->")
 
     def table(kind: str, words: str) -> str:
         if kind == "table":

@@ -19,6 +19,7 @@ set -euo pipefail
 MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
 MASTER_PORT=$(( 20000 + SLURM_JOB_ID % 10000 ))
 export MASTER_ADDR MASTER_PORT
+export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" # which srun does not take over by itself
 
 srun --kill-on-bad-exit=1 bash -c 'exec fairseq-sparse run "$@" --gpu \
   --nnodes "$SLURM_NNODES" --node-rank "$SLURM_NODEID" \

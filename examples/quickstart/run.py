@@ -24,6 +24,7 @@ from command_line import (  # noqa: E402
     positive,
     report_errors,
     script_parser,
+    setting,
     write_text,
 )
 from fairseq_sparse.errors import RecipeError  # noqa: E402
@@ -87,7 +88,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=positive, metavar="N")
     parser.add_argument("--average", type=positive, metavar="N", help="checkpoints of a model")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="as in fairseq-sparse run"
+        "--set",
+        type=setting,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="as in fairseq-sparse run",
     )
     return parser.parse_args()
 
@@ -100,7 +106,7 @@ def recipe_of(model: str, options: argparse.Namespace) -> Recipe:
         Options(
             epochs=options.epochs,
             average=options.average,
-            overrides=dict(pair.partition("=")[::2] for pair in options.set),
+            overrides=dict(options.set),
             data_dir=options.data_dir,
             run_dir=options.runs_dir / model,
         ),
@@ -113,9 +119,9 @@ def pictures(recipes: dict[str, Recipe]) -> dict[Path, Path]:
     return {run: run / "cross_attention.png" for run in runs}
 
 
-def comparison(recipes: dict[str, Recipe], folder: Path, flags: list[str]) -> Stage:
+def comparison(recipes: dict[str, Recipe], folder: Path, settings: list[str]) -> Stage:
     """Return the stage that measures speeds side by side, and compares translations and supports
-    with the truth."""
+    with the truth. ``settings`` are those of the training."""
     first = next(iter(recipes.values()))
     runs = [recipe.run_dir for recipe in recipes.values()]
     averages = [run / "average.pt" for run in runs]
@@ -124,7 +130,7 @@ def comparison(recipes: dict[str, Recipe], folder: Path, flags: list[str]) -> St
     benchmarks, quickstart = ROOT / "scripts" / "benchmark", ROOT / "examples" / "quickstart"
     trained = [f"{name}={path}" for name, path in zip(recipes, averages, strict=True)]
     step = ("python", benchmarks / "training_step.py", binary, "--recipe", "quickstart")
-    step += (f"--flags={' '.join(flags)}", "--fused-only", "--variants", ",".join(recipes))
+    step += (*settings, "--fused-only", "--variants", ",".join(recipes))
     step += ("--trained", *trained, "--batches", "6", "--rounds", "3", "--json", training)
     decode = ("python", benchmarks / "decoding.py", binary, "--path", *trained, "--beams", "5")
     decode += ("--batches", "32", "--sentences", "150", "--rounds", "3", "--json", decoding)
@@ -163,8 +169,8 @@ def quickstart(options: argparse.Namespace) -> None:
     if grid.run_all([(model, made, ()) for model, made in plans.items()], options.jobs, "cpu"):
         raise RecipeError("a model failed (see above); the same command resumes it")
     folder = options.runs_dir.absolute() / "comparison"
-    flags = [f"--{pair.replace('=', ' ')}" for pair in options.set if "." not in pair]
-    stage = comparison(recipes, folder, flags)
+    settings = [f"--set={key}={value}" for key, value in options.set]
+    stage = comparison(recipes, folder, settings)
     engine.run(Plan("quickstart", (stage,), environment=plans[options.models[0]].environment))
     tables = [NOTE, *((folder / name).read_text("utf-8") for name in ("table.md", "support.md"))]
     results = "\n\n".join(part.strip() for part in tables) + "\n"

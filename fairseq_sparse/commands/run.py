@@ -18,7 +18,15 @@ from typing import Any, Optional
 
 from fairseq_sparse.commands import table_results
 from fairseq_sparse.commands.common import command_parser, refuse_alone
-from fairseq_sparse.commands.values import not_negative, numbers, positive, share, whole, words
+from fairseq_sparse.commands.values import (
+    not_negative,
+    numbers,
+    positive,
+    setting,
+    share,
+    whole,
+    words,
+)
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes import catalogue, engine, grid, records
 from fairseq_sparse.recipes.data import own_data
@@ -52,14 +60,6 @@ def stages(text: str) -> list[str]:
             raise argparse.ArgumentTypeError(f"{part!r} is an empty range of stages")
         chosen += found
     return [name for name in STAGES if name in chosen]
-
-
-def setting(text: str) -> tuple[str, str]:
-    """Parse ``KEY=VALUE``, for argparse."""
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
-    return key.removeprefix("--"), value
 
 
 def parse_arguments(arguments: Optional[Sequence[str]]) -> argparse.Namespace:

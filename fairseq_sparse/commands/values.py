@@ -82,3 +82,11 @@ def picture_file(text: str) -> Path:
     if path.suffix.lower() not in PICTURES:
         raise argparse.ArgumentTypeError(f"{text}: the name must end in {', '.join(PICTURES)}")
     return path
+
+
+def setting(text: str) -> tuple[str, str]:
+    """Parse ``KEY=VALUE``, for argparse."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key.removeprefix("--"), value

@@ -6,8 +6,8 @@ of --path is the baseline, and the speeds are ratios to it. A softmax model is d
 own generator ("Speeding Up Entmax", Figure 4; "Sparse Attention with Linear Units", Figure 2 and
 Table 2, whose ratios are for one sentence at a time: --batches 1). The length is the mean length of
 the translations: longer ones take more time. With --ctranslate2, each model
-with softmax attention is also decoded by CTranslate2, in fp32 and int8, with a softmax of its
-logits and as many threads as PyTorch; if that fails, the table says so.
+is also decoded by CTranslate2, in fp32 and int8, with a softmax of its logits and as many threads
+as PyTorch; if that fails, as it does with sparse attention, the table says so.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 
 # The imported modules are in scripts/.
@@ -117,25 +118,32 @@ class CTranslate2Generator:
     """CTranslate2 with the interface of fairseq's generators.
 
     Args:
-        translator: a model with softmax attention.
+        translator: a model, or an ensemble.
         options: of the command line.
         beam: the beam size.
         precision: one of ``PRECISIONS``.
     """
 
     def __init__(self, translator, options: argparse.Namespace, beam: int, precision: str):
+        self.task, self.beam, self.lenpen = translator.task, beam, options.lenpen
+        self.checkpoints, self.data = translator.checkpoints, options.data
+        self.device, self.precision = options.device, precision
+
+    @cached_property
+    def translator(self):
+        """The converted model, made by the first batch: a failure is then that of the job."""
         import ctranslate2
         import torch
 
         from fairseq_sparse.checkpoints.ctranslate2 import convert_to_ctranslate2
 
-        self.task, self.beam, self.lenpen = translator.task, beam, options.lenpen
+        if len(self.checkpoints) > 1:
+            raise ValueError("CTranslate2 has no ensembles")
         with tempfile.TemporaryDirectory() as folder:
-            (checkpoint,) = translator.checkpoints
-            convert_to_ctranslate2(checkpoint, options.data, Path(folder) / "model", precision)
-            self.translator = ctranslate2.Translator(
-                f"{folder}/model", options.device, intra_threads=torch.get_num_threads()
-            )
+            model = Path(folder) / "model"
+            convert_to_ctranslate2(self.checkpoints[0], self.data, model, self.precision)
+            threads = torch.get_num_threads()
+            return ctranslate2.Translator(str(model), self.device, intra_threads=threads)
 
     def generate(self, _, sample: dict) -> list[list[dict]]:
         """Translate a batch; a hypothesis has its tokens, with EOS."""
@@ -185,7 +193,8 @@ def results_of(
     return results
 
 
-def run(options: argparse.Namespace, record: harness.Record) -> None:
+def run(options: argparse.Namespace, record: harness.Record) -> int:
+    """Measure, and return 1 if a model itself failed: what is compared would miss it."""
     from benchmark.decoding_plots import decoding_figures
     from fairseq_sparse.errors import AnalysisError, CheckpointError
     from fairseq_sparse.measure.translator import load_translator
@@ -212,8 +221,10 @@ def run(options: argparse.Namespace, record: harness.Record) -> None:
         what = {"part": "source length", "group": number, "value": label}
         batch = max(options.batches)
         record.add(results_of(translators, part, options.bin_beam, batch, options, **what))
+    results = record.content["results"]
     if options.plots:
-        save_pictures(decoding_figures(record.content["results"]), options.plots)
+        save_pictures(decoding_figures(results), options.plots)
+    return int(any("failed" in result and result["model"] in options.names for result in results))
 
 
 def table(results: list[dict]) -> str:

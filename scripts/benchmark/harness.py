@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from command_line import one_line, output_file, positive, words
+from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.measure.machine import KEEP_MEMORY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -351,7 +352,7 @@ def main(benchmark: str, options: argparse.Namespace, run: Callable, table: Call
         begin(options)
         record = Record(benchmark, options)
         status = run(options, record)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecipeError) as error:
         print(f"{benchmark}: error: {one_line(error)}", file=sys.stderr)
         return 1
     results = record.content["results"]

@@ -68,13 +68,12 @@ if [[ -n "$DRY_RUN" ]]; then
   layers=(--rounds 2 --least-seconds 0 --sizes 16x8x300)
   attention=(--rounds 2 --least-seconds 0 --lengths 6 --kinds rela_g --tokens 60 --max-len 3
     --model-dim 8 --heads 2 --layers 1 --vocabulary 30)
-  tiny=""
+  tiny=()
   for side in encoder decoder; do
-    tiny="$tiny --$side-layers 1 --$side-embed-dim 8 --$side-ffn-embed-dim 8"
-    smaller+=(--set "$side-layers=1" --set "$side-embed-dim=8" --set "$side-ffn-embed-dim=8")
+    tiny+=(--set "$side-layers=1" --set "$side-embed-dim=8" --set "$side-ffn-embed-dim=8")
   done
-  training=(--rounds 2 --batches 1 --flags "$tiny" --max-tokens 200)
-  large=(--rounds 2 --batches 1 --flags "$tiny" --max-tokens 200 --variants stock,alpha_relu)
+  training=(--rounds 2 --batches 1 "${tiny[@]}" --max-tokens 200)
+  large=("${training[@]}" --variants stock,alpha_relu)
   decoding=(--rounds 2 --sentences 4)
   TRAINED=(softmax alpha_relu)
   VARIANTS=stock,entmax15
@@ -82,7 +81,7 @@ if [[ -n "$DRY_RUN" ]]; then
   epochs=1
   vocabulary=2000
   made_by=quickstart/make_corpus.py,--train,3000,--valid,30,--test,20,--held-out,6
-  smaller+=(--set "corpus.made_by=$made_by")
+  smaller=("${tiny[@]}" --set "corpus.made_by=$made_by")
 fi
 
 # Run stages of a recipe on a CPU: recipe NAME DATASET VARIANT STAGES [OPTIONS].

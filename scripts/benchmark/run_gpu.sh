@@ -106,13 +106,13 @@ attend=(--kinds rela_g,entmax15 --lengths 32,128,1024,4096 --tokens 16384 --mode
   --rounds 7 --least-seconds 0.03)
 models=(--kinds rela_g,entmax15 --lengths 32,1024 --tokens 8192 --model-dim 512 --heads 8
   --dtypes bfloat16 --layers 6 --vocabulary 40000 --rounds 5)
-base="--dropout 0.1"
+base=(--set dropout=0.1)
 for side in encoder decoder; do
-  base="$base --$side-layers 6 --$side-embed-dim 512 --$side-ffn-embed-dim 2048"
-  base="$base --$side-attention-heads 8"
+  base+=(--set "$side-layers=6" --set "$side-embed-dim=512" --set "$side-ffn-embed-dim=2048")
+  base+=(--set "$side-attention-heads=8")
 done
 training=(--vocabulary 40000 --variants stock,entmax15,alpha_relu,alpha_relu+rela_g
-  --precisions bf16,fp16,fp32 --flags "$base" --max-tokens 8192 --batches 8 --rounds 5)
+  --precisions bf16,fp16,fp32 "${base[@]}" --max-tokens 8192 --batches 8 --rounds 5)
 tests=(-m gpu -q -p no:cacheprovider)
 half=(--dtypes bfloat16)
 widths=(512 1024 2048 4096)
@@ -132,8 +132,9 @@ if [[ -n "$DRY_RUN" ]]; then
     --least-seconds 0)
   models=(--kinds rela_g --lengths 6 --tokens 60 --model-dim 16 --heads 2 --layers 1
     --vocabulary 50 --rounds 2 --least-seconds 0)
-  training=(--vocabulary 300 --variants stock,alpha_relu --flags
-    "--encoder-layers 1 --encoder-embed-dim 16 --decoder-layers 1 --decoder-embed-dim 16"
+  training=(--vocabulary 300 --variants stock,alpha_relu
+    --set encoder-layers=1 --set encoder-embed-dim=16
+    --set decoder-layers=1 --set decoder-embed-dim=16
     --max-tokens 300 --batches 1 --rounds 2)
   tests=(-m gpu -q -p no:cacheprovider --collect-only)
   half=("${dtypes[@]}")

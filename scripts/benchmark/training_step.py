@@ -28,13 +28,13 @@ import sys
 import tempfile
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 # The imported modules are in scripts/.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmark import harness, random_data
-from command_line import quiet, script_parser, words
+from command_line import quiet, script_parser, setting, words
 from fairseq_sparse.errors import RecipeError
 from fairseq_sparse.recipes.plan import as_arguments
 from fairseq_sparse.recipes.recipe import Options, Recipe
@@ -72,10 +72,12 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="data set of the catalogue (default: multi30k_de_en)",
     )
     parser.add_argument(
-        "--flags",
-        default="",
-        metavar="'FLAGS'",
-        help="more flags for fairseq-train, split at spaces; they override the recipe's",
+        "--set",
+        type=setting,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="flag of fairseq-train, as in fairseq-sparse run",
     )
     parser.add_argument(
         "--variants",
@@ -132,7 +134,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 # From recipes to models
 
 
-def recipe_of(variant: str, dataset: str) -> Recipe:
+def recipe_of(variant: str, dataset: str, overrides: Optional[dict[str, str]] = None) -> Recipe:
     """Return the recipe of a variant with its options, or of softmax in place of ``stock``.
 
     Raises:
@@ -145,12 +147,13 @@ def recipe_of(variant: str, dataset: str) -> Recipe:
         raise RecipeError(f"{variant}: there is no option {', '.join(unknown)}")
     for option in chosen.keys() & {"output_alpha", "attention_alpha"}:
         chosen[option] = float(chosen[option])
-    return resolve(dataset, "softmax" if name == STOCK else name, Options(**chosen))
+    options = Options(overrides=overrides or {}, **chosen)
+    return resolve(dataset, "softmax" if name == STOCK else name, options)
 
 
 def training_flags(variant: str, precision: str, options: argparse.Namespace) -> list[str]:
     """Return the command line of fairseq-train, without the program's name."""
-    recipe = recipe_of(variant.removesuffix(UNFUSED), options.recipe)
+    recipe = recipe_of(variant.removesuffix(UNFUSED), options.recipe, dict(options.set))
     flags = train_flags(recipe)
     if variant == STOCK:
         del flags["label-smoothing"]  # of our losses alone
@@ -159,7 +162,6 @@ def training_flags(variant: str, precision: str, options: argparse.Namespace) ->
     if not options.data:
         source, target = random_data.LANGUAGES
         words += ["--source-lang", source, "--target-lang", target]
-    words += options.flags.split()
     unit = "batch-size" if recipe.training.unit == "sentences" else "max-tokens"
     words += (
         ["--max-tokens", str(options.max_tokens)]
@@ -304,13 +306,15 @@ def add_memory_on_gpu(results: list[dict], trainings: dict[str, Training], devic
             result["memory"] = result["peak_bytes"] / results[0]["peak_bytes"]
 
 
-def run(options: argparse.Namespace, record: harness.Record) -> None:
+def run(options: argparse.Namespace, record: harness.Record) -> int:
+    """Measure, and return 1 if a model failed: what is compared would miss it."""
     with quiet(), tempfile.TemporaryDirectory() as folder:
         if not options.data:
             random_data.write(Path(folder), options.vocabulary, RANDOM_SENTENCES)
             options.data = folder
         for precision in options.precisions:
             record.add(results_of(precision, options))
+    return int(any("failed" in result for result in record.content["results"]))
 
 
 def table(results: list[dict]) -> str:

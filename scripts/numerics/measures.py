@@ -38,11 +38,12 @@ class Worst:
         self.total = 0.0
 
     def add(self, errors: np.ndarray, where: str) -> None:
-        """Add errors, one per row."""
+        """Add errors, one per row; NaN counts as infinite."""
+        errors = np.where(np.isnan(errors), np.inf, errors)
         self.rows += len(errors)
         self.total += float(errors.sum())
         worst = float(errors.max(initial=0.0))
-        if not worst <= self.error:
+        if worst > self.error:
             self.error, self.where = worst, where
 
 
@@ -151,7 +152,7 @@ class Recorder:
 
 
 def errors(actual: np.ndarray, expected: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """Return errors in units of ``eps * max(1, |expected|)``; infinite if only one side is finite.
+    """Return errors in units of ``eps * max(1, |expected|)``; NaN if only one side is finite.
 
     Results close to the largest number of the dtype may be infinite.
     """
@@ -160,12 +161,7 @@ def errors(actual: np.ndarray, expected: np.ndarray, dtype: torch.dtype) -> np.n
     with np.errstate(invalid="ignore", over="ignore"):
         found = np.abs(actual - expected) / (limits.eps * np.maximum(1, size))
     both = np.isposinf(actual) & (size > limits.max / 16)
-    found = np.where(both, 0, found)
-    return _nan_to_infinity(found)
-
-
-def _nan_to_infinity(found: np.ndarray) -> np.ndarray:
-    return np.where(np.isnan(found), np.inf, found)
+    return np.where(both, 0, found)
 
 
 def spacings(p: np.ndarray, dtype: torch.dtype) -> np.ndarray:
@@ -221,7 +217,7 @@ def measure_gradient(
     scale = np.maximum(1, truth.slope[rows].max(1, initial=0)) * 4
     difference = np.abs(numbers(gradient)[rows] - truth.grad_z[rows]).max(1, initial=0)
     found = difference / (limits.eps * scale)
-    record(name, np.where(scale < limits.max / 64, _nan_to_infinity(found), 0))
+    record(name, np.where(scale < limits.max / 64, found, 0))
 
 
 def gradient_of(function: Callable[[Tensor], Tensor], z: Tensor, grad: Tensor) -> tuple:
@@ -248,7 +244,7 @@ def measure_losses(loss: Callable, z: Tensor, truth: Exact, record: Record) -> N
         unit = torch.finfo(values.dtype)
         found = np.abs(actual[finite] - expected[finite]) / (unit.eps * scale)
         too_large = np.isposinf(actual[finite]) & (expected[finite] > unit.max / 16)
-        record(name, np.where(too_large, 0, _nan_to_infinity(found)))
+        record(name, np.where(too_large, 0, found))
         exact_gradient = (truth.p - truth.target(smoothing))[rows]
         actual = numbers(gradient)[rows]
         record(name + " gradient", errors(actual, exact_gradient, z.dtype).max(1, initial=0))
@@ -296,7 +292,7 @@ class Entmax:
         measure_gradient(grad_z, truth, record, "tensor gradient", agree)
         found = np.abs(numbers(grad_alpha)[agree, 0] - truth.grad_alpha[agree])
         scale = torch.finfo(z.dtype).eps * np.maximum(1, 4 * truth.grad_alpha_scale[agree])
-        record("alpha gradient", _nan_to_infinity(found / scale))
+        record("alpha gradient", found / scale)
 
 
 class AlphaReLU:

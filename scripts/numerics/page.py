@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, Optional
@@ -16,12 +17,12 @@ from numerics.patterns import DTYPES, PATTERNS
 _INTRODUCTION = """# How exact the mappings and losses are
 
 Made by
-`python scripts/numerics/sweep.py --rows {rows} --seed {seed} --output docs/results/numerics.md`
+`python scripts/numerics/sweep.py {options} --output docs/results/numerics.md`
 with {versions}.
 
-For each op {rows:,} rows of 1 to 262,144 logits were drawn, of these patterns: {patterns}. A
-quarter of the rows was drawn in each of fp64, fp32, fp16 and bf16; a row is given to the op in its
-own dtype and in all wider ones, so fp64 has the most rows and half precision the fewest.
+For each op {rows:,} rows of 1 to 262,144 logits were drawn, of these patterns: {patterns}. The
+batches take turns over fp64, fp32, fp16 and bf16; a row is given to the op in its own dtype and in
+all wider ones, so fp64 has the most rows and half precision the fewest.
 The reference is computed with 50 digits (`mpmath`), by a method independent of the ops, and every
 row's exact probabilities are checked to sum to 1 to 50 digits. Most rows have fewer than 18 logits,
 and none has more than 1,500 distinct ones, because the reference is slow. The patterns do not
@@ -138,12 +139,15 @@ class Figures:
         return list(dict.fromkeys(quantity for quantity, _ in self._worst))
 
 
-def write(output: Path, folder: Path, rows: int, seed: int, ops: Iterable[str]) -> None:
-    """Write the page.
+def write(
+    output: Path, folder: Path, rows: int, seed: int, ops: list[str], everything: bool
+) -> None:
+    """Write the page; ``everything``: whether ``ops`` are all that there are.
 
     Raises:
         OSError: the figures of an op are missing, or the page cannot be written.
     """
+    names = shlex.join(ops)
     figures = []
     for op in ops:
         file = folder / f"{op.replace(' ', '_')}_{rows}_{seed}.json"
@@ -153,7 +157,7 @@ def write(output: Path, folder: Path, rows: int, seed: int, ops: Iterable[str]) 
     parts = [
         _INTRODUCTION.format(
             rows=rows,
-            seed=seed,
+            options=f"--rows {rows} --seed {seed}" + ("" if everything else f" --ops {names}"),
             versions=f"torch {machine['torch']} on {machine['hardware']}",
             patterns=", ".join(name.replace("_", " ") for name in PATTERNS),
             claims=claims(figures),

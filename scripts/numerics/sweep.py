@@ -158,7 +158,8 @@ def main(arguments: list[str] | None = None) -> int:
             found = measure(args.rows, args.seed)
         write_json(file, {"op": name, **kept, **found})
     if args.output is not None:
-        page.write(args.output, args.results, args.rows, args.seed, args.ops)
+        everything = args.ops == list(OPS)
+        page.write(args.output, args.results, args.rows, args.seed, args.ops, everything)
     return 0
 
 

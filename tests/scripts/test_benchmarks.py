@@ -7,12 +7,23 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from fairseq.data import Dictionary
 
 import toy
-from benchmark import check_kernels, harness, linear_loss, losses, targets, timing, training_step
+from benchmark import (
+    check_kernels,
+    decoding,
+    harness,
+    linear_loss,
+    losses,
+    targets,
+    timing,
+    training_step,
+)
 from fairseq_sparse import ops
 from fairseq_sparse.modules.attention_kinds import ATTENTION_KINDS
 from fairseq_sparse.modules.output_transforms import OUTPUT_TRANSFORMS
@@ -21,17 +32,17 @@ from fork_python import PYTHON
 FOLDER = toy.ROOT / "scripts" / "benchmark"
 QUICK = ["--rounds", "2", "--least-seconds", "0"]
 STATES = ",".join(linear_loss.STATES)
-TINY = " ".join(
-    f"--{side}-layers 1 --{side}-embed-dim 8 --{side}-ffn-embed-dim 8 --{side}-attention-heads 2"
-    for side in ("encoder", "decoder")
-)
+SIZES = {"layers": 1, "embed-dim": 8, "ffn-embed-dim": 8, "attention-heads": 2}
+TINY = [
+    f"--set={side}-{name}={size}" for side in ("encoder", "decoder") for name, size in SIZES.items()
+]
 # Scripts and their flags; DATA is binarised text. run_all.sh runs decoding.py on trained models.
 SCRIPTS = {
     "losses": ["--sizes", "8x40,4x60", "--parts", ",".join(losses.PARTS)],
     "linear_loss": ["--sizes", "70x8x400", "--states", STATES, "--bounds", "--errors", "8"],
     "attention": "--kinds rela_g --lengths 4 --decode-lengths 6 --tokens 60 --max-len 3 --beam 2 "
     "--model-dim 8 --heads 2 --layers 1 --vocabulary 30 --threads 1".split(),
-    "training_step": ["DATA", "--variants", "stock,entmax15", "--flags", TINY]
+    "training_step": ["DATA", "--variants", "stock,entmax15", *TINY]
     + ["--max-tokens", "200", "--batches", "2"],
 }
 
@@ -107,6 +118,28 @@ def test_a_failure_is_recorded_and_stops_nothing(broken: str) -> None:
     results = {result["name"]: result for result in harness.compare(jobs, options())}
     assert "no kernel" in results[broken]["failed"] and "seconds" not in results[broken]
     assert ("time" in results["ours"]) == (broken != "stock")
+
+
+@pytest.mark.parametrize("result", [{"seconds": [1.0]}, {"failed": "out of memory"}])
+def test_a_model_that_was_not_measured_is_a_failure(
+    result: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the part of run_all.sh would be done, and never be tried again."""
+    monkeypatch.setattr(training_step, "results_of", lambda *_: [{"model": "softmax", **result}])
+    chosen = options(data="prepared", precisions=["fp32"])
+    status = training_step.run(chosen, harness.Record("training_step", chosen))
+    assert status == ("failed" in result)
+
+
+@pytest.mark.parametrize("checkpoints", [["no.pt"], ["a.pt", "b.pt"]])
+def test_a_model_that_cannot_be_converted_is_a_result(checkpoints: list) -> None:
+    """Other models are measured all the same."""
+    task = SimpleNamespace(source_dictionary=Dictionary(), target_dictionary=Dictionary())
+    translator = SimpleNamespace(task=task, checkpoints=checkpoints)
+    chosen = options(data="prepared", lenpen=1)
+    generator = decoding.CTranslate2Generator(translator, chosen, 5, "int8")
+    batch = {"net_input": {"src_tokens": torch.tensor([[4, 2]])}}
+    assert harness.attempt(lambda: generator.generate(None, batch))
 
 
 def test_memory_is_a_ratio_to_the_first() -> None:

@@ -45,4 +45,20 @@ def test_a_folder_of_other_files_is_not_emptied(tmp_path: Path) -> None:
     command = ("setup_env.sh", "--python", sys.executable, "--venv")
     for path in (folder, file):
         assert str(path) in refusal(*command, path)
+    (folder / "pyvenv.cfg").touch()  # an environment of the user's own
+    assert str(folder) in refusal(*command, folder)
     assert (folder / "thesis.tex").read_text() == file.read_text() == "kept"
+
+
+def test_an_environment_that_was_not_finished_is_made_again(tmp_path: Path) -> None:
+    """This script began it: it may be emptied, and stays its own if it is interrupted again."""
+    folder = tmp_path / "a venv"
+    folder.mkdir()
+    (folder / "fairseq_sparse.stamp").write_text("unfinished")
+    (folder / "old").touch()
+    python = tmp_path / "python"  # makes no environment: as if interrupted there
+    python.write_text(f'#!/bin/sh\n[ "$2" = venv ] && exit 1\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    command = ["bash", f"{toy.ROOT}/scripts/setup_env.sh", "--python", python, "--venv", folder]
+    assert subprocess.run(command, capture_output=True, timeout=100).returncode == 1
+    assert [path.name for path in folder.iterdir()] == ["fairseq_sparse.stamp"]

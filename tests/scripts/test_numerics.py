@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from numerics.measures import Worst
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "numerics" / "sweep.py"
 OPS = ("entmax 2", "alpha_relu 1.5 0.3", "linear losses", "RMSNorm")
@@ -22,6 +25,7 @@ def test_the_page_is_made_from_figures_that_are_kept(tmp_path):
     arguments = ["--rows", "20", "--ops", *OPS, "--output", str(page)]
     assert run(tmp_path, *arguments).returncode == 0
     first = page.read_text()
+    assert "--ops 'entmax 2' 'alpha_relu 1.5 0.3' 'linear losses' RMSNorm --output" in first
     assert "| entmax 2 " in first and "| rms_norm " in first
     files = sorted((tmp_path / "results").iterdir())
     assert len(files) == len(OPS)
@@ -50,3 +54,10 @@ def test_ops_that_are_not_there_or_not_enough_for_the_page_are_refused(tmp_path)
     assert result.returncode == 2 and result.stdout == ""
     assert "--output" in result.stderr.splitlines()[-1]
     assert not list(tmp_path.iterdir())
+
+
+def test_nan_is_the_worst_error_whatever_follows():
+    worst = Worst()
+    for errors in (np.array([0.1, np.nan]), np.array([0.5])):
+        worst.add(errors, f"{errors[0]}")
+    assert (worst.error, worst.where, worst.rows) == (np.inf, "0.1", 3)

@@ -110,6 +110,17 @@ def test_a_table_of_items_has_each_of_a_paper_and_a_comparison_once(tmp_path):
     assert result.returncode == 2 and "nobody" in result.stderr
 
 
+@pytest.mark.parametrize("rest", ["", "<!-- table speed -->\n<!-- end of table -->\n"])
+def test_a_table_without_an_end_takes_no_prose_with_it(rest, tmp_path):
+    (tmp_path / "docs/results").mkdir(parents=True)
+    (tmp_path / "docs/results/speed.csv").write_text("what,time\none,0.40\n")
+    page = f"<!-- table speed -->\nold\n\nprose\n{rest}"
+    (tmp_path / "README.md").write_text(page)
+    result = run("--root", tmp_path)
+    assert result.returncode == 2 and "speed" in result.stderr
+    assert (tmp_path / "README.md").read_text() == page
+
+
 def test_a_row_that_does_not_fit_the_headings_is_refused(tmp_path):
     (tmp_path / "docs/results").mkdir(parents=True)
     page = "<!-- table speed -->\nold\n<!-- end of table -->\n"
