@@ -144,7 +144,9 @@ def test_pinned_versions_satisfy_setup_py(tmp_path, pins, python_version):
     for name in (f"{pins}-build.txt", f"{pins}.txt"):
         lines = (ROOT / "requirements" / name).read_text("utf-8")
         pinned.update(re.findall(r"^([\w-]+)==(\S+)$", lines, re.MULTILINE))
-    for requirement in Metadata(tmp_path).required(python_version, ("", "test", "plot", "dev")):
+    required = list(Metadata(tmp_path).required(python_version, ("", "test", "plot", "dev")))
+    assert required
+    for requirement in required:
         assert requirement.name in pinned
         assert requirement.specifier.contains(pinned[requirement.name])
 

@@ -109,10 +109,14 @@ def add_scoring(parser: argparse.ArgumentParser, required: bool = True) -> None:
     add("--reference", nargs="+", type=Path, required=required, metavar="FILE", help=text)
     text = "(default: bleu chrf)"
     add("--metrics", nargs="+", action=_Once, choices=METRICS, default=["bleu", "chrf"], help=text)
-    text = f"sacreBLEU's tokenizer for BLEU (default: {TOKENIZE}; none: the text is tokenised)"
-    add("--tokenize", default=TOKENIZE, metavar="NAME", help=text)
+    add_tokenize(parser)
     text = f"number of random exchanges in the paired test (default: {TRIALS})"
     add("--trials", type=positive, default=TRIALS, metavar="N", help=text)
+
+
+def add_tokenize(parser: argparse.ArgumentParser) -> None:
+    text = f"sacreBLEU's tokenizer for BLEU (default: {TOKENIZE}; none: the text is tokenised)"
+    parser.add_argument("--tokenize", default=TOKENIZE, metavar="NAME", help=text)
 
 
 def add_by_frequency(parser: argparse.ArgumentParser, what: str = "the F1 of words") -> None:

@@ -14,13 +14,14 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from fairseq_sparse.commands.common import command_parser
+from fairseq_sparse.commands.common import TOKENIZE, add_tokenize, command_parser, refuse_alone
 from fairseq_sparse.commands.models import add_tokenizer
 from fairseq_sparse.commands.values import positive
 from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.files import lines_of, read_json
 from fairseq_sparse.measure.alignment import SUBWORDS
 from fairseq_sparse.recipes import records
+from fairseq_sparse.recipes.data import is_unspaced
 from fairseq_sparse.recipes.plan import USER_DIR, Argument, Command, Plan, Stage
 
 
@@ -37,8 +38,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     text = "how subwords become words (default: by the marks in the dictionary)"
     parser.add_argument("--post-process", choices=SUBWORDS, help=text)
     add_tokenizer(parser)
+    add_tokenize(parser)
     parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    refuse_alone(parser, options, "tokenize", "reference")
+    return options
 
 
 def find_languages(data: Path, subset: str) -> tuple[str, str]:
@@ -92,6 +96,12 @@ def plan(options: argparse.Namespace, checkpoint: Path, folder: Path) -> Plan:
 
     data, subset = options.data.absolute(), options.subset
     source, target = find_languages(data, subset)
+    if options.reference and options.tokenize == TOKENIZE and is_unspaced(target):
+        raise AnalysisError(
+            f"{target} is written without spaces, which {TOKENIZE} needs to find words: give "
+            "--tokenize, such as ja-mecab, zh or char; or none if the reference is "
+            "tokenised, with --tokenizer space"
+        )
     post_process = options.post_process or find_post_process(read_dictionary(data, target))
     text = ["--tokenizer", options.tokenizer, "--source-lang", source, "--target-lang", target]
     if post_process != "none":
@@ -111,8 +121,10 @@ def plan(options: argparse.Namespace, checkpoint: Path, folder: Path) -> Plan:
     references = (options.reference.absolute(),) if options.reference else ()
     scores = tuple(folder / name for name in score_files(subset))
     argv = ("fairseq-sparse", "score", generated, "--reference", *references)
-    scoring = Command((*argv, "--output", scores[0], "--json", scores[1]), outputs=scores)
-    score = Stage(f"score-{subset}", folder, {}, (generated, *references), scores, (scoring,))
+    argv += ("--tokenize", options.tokenize, "--output", scores[0], "--json", scores[1])
+    scored = (generated, *references)
+    how, scoring = {"tokenize": options.tokenize}, Command(argv, outputs=scores)
+    score = Stage(f"score-{subset}", folder, how, scored, scores, (scoring,))
 
     def before() -> None:
         """Remove the scores of an earlier call, which are of other translations."""

@@ -142,13 +142,13 @@ def proof(found: list[dict[str, Any]], steps: dict[str, Any], translator: Transl
     best = found[0]
     if best.get("incomplete"):
         return "no complete translation was found: this is the most probable beginning of one"
-    if not translator.is_sparse:
-        return f"{words}every other text has a probability above 0, too"
     if best.get("exact"):
         only = f"one of {len(found)} translations" if len(found) > 1 else "the only translation"
         return f"{words}{only} of at least one token with nonzero probability: proven"
     if best.get("optimal"):
         return f"{words}no other translation of at least one token scores better: proven"
+    if not translator.is_sparse:
+        return f"{words}every other text has a probability above 0, too"
     return f"{words}nothing is proven: try --exact"
 
 

@@ -24,6 +24,11 @@ _HOLD_OUT = 20  # of so many pairs, one is for validation
 _INFLECTION = re.compile(r".*/(?P<language>[^/]+)-(?:train-(?P<setting>[^-]+)|dev|test)")
 
 
+def is_unspaced(language: str) -> bool:
+    """Return whether a language is written without spaces between words."""
+    return re.split("[-_]", language)[0] in _UNSPACED
+
+
 def own_data(
     folder: Path,
     source: str,
@@ -54,7 +59,7 @@ def own_data(
                 f"language {language!r} must not have a dot: rename its files to train.{ending}, "
                 f"test.{ending}"
             )
-        if re.split("[-_]", language)[0] in _UNSPACED and language not in tokenized:
+        if is_unspaced(language) and language not in tokenized:
             raise RecipeError(
                 f"{language} is written without spaces between words: split its text into words, "
                 f"and say --tokenized {language}"

@@ -12,6 +12,7 @@ import toy
 from bad_input import assert_refused
 from commands import generate, hypotheses
 from fairseq_sparse.commands import cli, evaluate
+from fairseq_sparse.errors import AnalysisError
 from fairseq_sparse.recipes import records
 from fairseq_sparse.recipes.plan import Stage
 
@@ -161,6 +162,24 @@ def test_new_translations_have_no_score_of_earlier_ones(
 )
 def test_subwords_are_known_by_the_marks_of_most(entries: list[str], found: str) -> None:
     assert evaluate.find_post_process(entries) == found
+
+
+def test_bleu_of_text_without_spaces_needs_a_tokenizer(
+    stages: Callable[..., tuple[Stage, ...]], tmp_path: Path
+) -> None:
+    """13a would take a whole sentence as one word."""
+    data = tmp_path / "data"
+    for part in ("valid", "test"):
+        (data / f"{part}.de-en.de.bin").rename(data / f"{part}.de-zh.de.bin")
+    (data / "dict.en.txt").rename(data / "dict.zh.txt")
+    assert len(stages()) == 2  # without BLEU
+    with pytest.raises(AnalysisError, match="zh"):
+        stages("--reference", "some")
+    scores = [stages("--reference", "some", "--tokenize", name)[1] for name in ("zh", "char")]
+    for score, name in zip(scores, ("zh", "char"), strict=True):
+        (command,) = score.commands
+        assert command.argv[command.argv.index("--tokenize") + 1] == name
+    assert scores[0].settings != scores[1].settings  # another tokenizer, another score
 
 
 def test_data_without_dictionaries_are_refused(

@@ -50,7 +50,8 @@ NEEDS = [
     ("analyze alternatives D --path M --sentence 1 --target T", None),
     ("analyze alternatives D --path M --source T --subset valid", None),
     ("draw attention D --path M --output A.png --source T --subset valid", None),
-    ("draw tree D --path M --output A.png --source T --subset valid", None),
+    ("draw tree D --path M --source T --subset valid", None),
+    ("evaluate R D --tokenize zh", "--reference R"),
 ]
 
 
@@ -97,7 +98,11 @@ def test_one_line(
 
 @pytest.mark.parametrize(("line", "needed"), NEEDS)
 def test_no_option_is_ignored(
-    line: str, needed: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: str,
+    needed: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = line.split()
@@ -106,5 +111,6 @@ def test_no_option_is_ignored(
     parse = importlib.import_module(f"fairseq_sparse.commands.{module}").parse_arguments
     with pytest.raises(SystemExit):
         parse(words[length:])
+    assert "unrecognized" not in capsys.readouterr().err
     if needed is not None:
         parse([*words[length:], *needed.split()])

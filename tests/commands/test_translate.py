@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import torch
 import toy
 from bad_input import assert_refused
 from commands import generate, hypotheses
-from fairseq_sparse.commands import cli
+from fairseq_sparse.commands import cli, translate
 from fairseq_sparse.measure.translator import forced_steps, load_translator
 
 
@@ -105,6 +106,15 @@ def test_exact_search_is_no_worse_than_the_beam(
 
     assert p("--exact", "--plots", tmp_path / "a.svg") >= p("--beam", 1)
     assert (tmp_path / "a-tree.svg").stat().st_size > 0
+
+
+def test_what_exact_search_has_proven_of_a_softmax_model_is_said() -> None:
+    dense = SimpleNamespace(is_sparse=False)
+    said = {
+        proven: translate.proof([{"optimal": proven}], {"log_p": -1.0}, dense)
+        for proven in (False, True)
+    }
+    assert "scores better: proven" in said[True] and "proven" not in said[False]
 
 
 def test_a_model_must_be_named_first(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,6 +42,7 @@ def test_every_file_of_figures_stands_on_exactly_one_page():
 def test_paired_tests_are_those_of_the_published_runs():
     with open(RUNS / "paired_tests.csv", encoding="utf-8", newline="") as handle:
         rows = list(csv.DictReader(handle))
+    assert rows
     for row in rows:
         scores = []
         for name in (row["run"], row["compared with"]):

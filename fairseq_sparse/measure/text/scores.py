@@ -39,13 +39,16 @@ def make_metric(name: str, tokenize: str = BLEU.TOKENIZER_DEFAULT) -> Metric:
         tokenize: BLEU's tokenizer; ``none`` takes the text as it is.
 
     Raises:
-        AnalysisError: sacreBLEU has no such tokenizer.
+        AnalysisError: sacreBLEU has no such tokenizer, or not what it needs.
     """
     if tokenize not in BLEU.TOKENIZERS:
         known = ", ".join(sorted(BLEU.TOKENIZERS))
         raise AnalysisError(f"--tokenize {tokenize}: sacreBLEU has {known}")
-    if name == "bleu":  # force: no warning that these are tokens
-        return BLEU(tokenize=tokenize, force=tokenize == "none")
+    if name == "bleu":
+        try:  # force: no warning that these are tokens
+            return BLEU(tokenize=tokenize, force=tokenize == "none")
+        except (RuntimeError, ImportError) as error:
+            raise AnalysisError(f"--tokenize {tokenize}: {error}") from error
     return CHRF() if name == "chrf" else TER()
 
 

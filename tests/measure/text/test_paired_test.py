@@ -138,3 +138,10 @@ def test_p_is_never_below_what_so_few_differences_can_show(references: list[str]
         other = ["a different text", *spoilt(references, 1.0)][:count] + references[count:]
         (found,) = score_systems([references, other], [references], [make_metric("bleu")], 2000)
         assert found.p[0] >= least
+
+
+def test_a_tokenizer_whose_package_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
+    with pytest.raises(AnalysisError, match="ja-mecab"):
+        make_metric("bleu", "ja-mecab")
