@@ -416,6 +416,30 @@ def test_errors_are_those_of_the_two_apart(kind, path):
 
 
 @needs_kernels
+@each_loss
+def test_memory_of_a_dense_p_does_not_grow_with_the_rows(kind, monkeypatch):
+    """Beyond the gradients, only one chunk of logits and of p - q is kept at a time."""
+    monkeypatch.setattr(reference, "_CHUNK_LOGITS", 1)
+    w = torch.randn(2000, 16, requires_grad=True)
+
+    def memory(chunks):
+        x = (torch.randn(chunks * reference._CHUNK_ROWS, 16) / 16).requires_grad_()
+        target = torch.randint(2000, x.shape[:1])
+
+        def gradients():
+            if isinstance(kind, AlphaReLULoss):
+                loss = linear_alpha_relu_loss(x, w, None, target, -1.0)
+            else:
+                loss = linear_entmax_loss(x, w, None, target, 1.05)
+            torch.autograd.grad(loss, (x, w))
+
+        return peak_memory(gradients)
+
+    chunk = 4 * 2000 * reference._CHUNK_ROWS
+    assert memory(8) - memory(2) < 2 * chunk
+
+
+@needs_kernels
 @pytest.mark.parametrize("screened", [False, True])
 @each_loss
 def test_memory_is_less_than_half_of_cross_entropy(kind, screened, monkeypatch):

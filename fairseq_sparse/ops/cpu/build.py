@@ -70,26 +70,28 @@ def library() -> Optional[ctypes.CDLL]:
 def _library() -> Optional[ctypes.CDLL]:
     if os.environ.get("FAIRSEQ_SPARSE_NATIVE", "1") == "0":
         return None
-    temporary = None
+    temporary, problems = None, []
     try:
         try:
             return _load(_compiled(_cache_folder()))
         except Exception as error:
-            problem = error
+            problems.append(" ".join(str(error).split()))
         temporary = tempfile.mkdtemp(prefix="fairseq_sparse-")
         found = _load(_compiled(Path(temporary)))
         logger.warning(
             "the kernels for this CPU are compiled by each process, because they cannot be kept: "
             "%s (FAIRSEQ_SPARSE_CACHE names another folder)",
-            " ".join(str(problem).split()),
+            problems[0],
         )
         return found
     except Exception as error:  # whatever it is, the reference needs no kernels
+        problems.append(" ".join(str(error).split()))
         logger.warning(
             "the kernels for this CPU could not be compiled, so sparse outputs and attention run "
-            "in slower PyTorch code: %s (to fix this: install a C compiler, or name one in CC; "
+            "in slower PyTorch code: %s (to fix this: install a C compiler, or name one in CC, or "
+            "in FAIRSEQ_SPARSE_CACHE a folder of your own from which libraries can be loaded; "
             "FAIRSEQ_SPARSE_NATIVE=0 silences this warning)",
-            " ".join(str(error).split()),
+            "; ".join(dict.fromkeys(problems)),
         )
         return None
     finally:
@@ -205,12 +207,15 @@ def _check_safety(folder: Path) -> None:
         is_open = _others_can_write(status) and not status.st_mode & stat.S_ISVTX
         if is_open or status.st_uid not in trusted:
             unsafe.append(place)
-    if unsafe:
+    if not unsafe:
+        return
+    if _others_can_write(unsafe[0].stat()):
         raise RuntimeError(f"other users can write to {unsafe[0]} (to forbid it: chmod go-w)")
+    raise RuntimeError(f"{unsafe[0]} belongs to another user")
 
 
 def _is_ours_alone(path: Path) -> bool:
-    """Return whether no other user, except the administrator, can change the file or folder."""
+    """Return whether a file or folder is the user's, and no other user can change it."""
     if not hasattr(os, "getuid"):
         return True
     status = path.stat()

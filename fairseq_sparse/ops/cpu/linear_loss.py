@@ -3,7 +3,7 @@
 With a sparse p nearly all of ``R = p - q`` is exactly 0: it is kept as a list of its nonzeros, and
 the products ``R W`` and ``R^T x`` use these alone. Label smoothing adds to R the same constant
 everywhere, a matrix of rank one, whose products are sums of ``W`` and of ``x``. A chunk of rows
-with many nonzeros is multiplied as a dense matrix instead.
+with many nonzeros is multiplied as a dense matrix instead, before the next chunk.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def linear_loss(
     _check_labels(target[counts], weight.size(0))
     label = target.masked_fill(~counts, 0)
     total = x.new_zeros((), dtype=torch.float64)
-    residual = _Residual(counts.float() * (-label_smoothing / weight.size(0)), weight.size(0))
+    constant = counts.float() * (-label_smoothing / weight.size(0))
+    residual = _Residual(constant, x, weight, *needed)
     with without_autocast(x):
         screen = _Screen(x, weight, options) if _should_screen(x, bias) else None
         mean = _mean_logit(x, weight, bias) if label_smoothing > 0 else None
@@ -87,53 +88,63 @@ def linear_loss(
             total += options.of_logits(target[rows], *found, weight.size(0)).sum()
             if any(needed):
                 residual.add(rows, solved, label[rows], counts[rows])
-        gradients = residual.gradients(x, weight, *needed)
+        gradients = residual.gradients()
     return total.float(), *gradients
 
 
 class _Residual:
-    """``R = p - q`` of all rows: a sparse matrix, a constant in each row, and some whole rows.
+    """The products of ``R = p - q``: of a sparse matrix and a constant in each row, at the end, and
+    of rows with many nonzeros, at once.
 
     Args:
         constant: ``[rows]``, the share of label smoothing in each entry of a row.
-        size: the number of columns.
+        x, weight: the factors, ``[rows, d]`` and ``[V, d]``.
+        needed: whether the products with ``weight``, with ``x`` and the sums by column are needed.
     """
 
-    def __init__(self, constant: Tensor, size: int):
-        self._constant, self._size = constant, size
+    def __init__(self, constant: Tensor, x: Tensor, weight: Tensor, *needed: bool):
+        self._constant, self._needed = constant, needed
+        self._factors = (x.float(), weight.float()) if any(needed) else (x, weight)
         self._sparse: list[SparseRows] = []  # parts, one above the other
-        self._whole: list[tuple[slice, Tensor]] = []  # of rows that are empty in the parts
+        self._whole: list[Tensor] = []  # the products of rows that are empty in the parts
 
     def add(self, rows: slice, solved: SolvedRows, label: Tensor, counts: Tensor) -> None:
         """Add the next rows, whole if much of them is nonzero."""
         if torch.is_tensor(solved.z) and solved.count.sum() > _DENSE_SHARE * solved.z.numel():
-            self._whole.append((rows, solved.residual(label.masked_fill(~counts, -1))))
+            self._add_whole(rows, solved.residual(label.masked_fill(~counts, -1)))
             self._constant[rows] = 0
             counts = torch.zeros_like(counts)
         self._sparse.append(solved.sparse_residual(label, counts))
 
-    def gradients(self, x: Tensor, weight: Tensor, *needed: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def _add_whole(self, rows: slice, part: Tensor) -> None:
+        x, weight = self._factors
+        if not self._whole:
+            self._whole = [each.zero_() for each in empty_gradients(x, weight, *self._needed)]
+        grad_x, grad_weight, grad_bias = self._whole
+        if self._needed[0]:
+            torch.mm(part, weight, out=grad_x[rows])
+        if self._needed[1]:
+            grad_weight.addmm_(part.t(), x[rows])
+        if self._needed[2]:
+            grad_bias.add_(part.sum(0))
+
+    def gradients(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return ``R W``, ``R^T x`` and the sums of R by column, fp32; empty if not needed."""
-        grad_x, grad_weight, grad_bias = empty_gradients(x, weight, False, False, False)
-        if not any(needed):
-            return grad_x, grad_weight, grad_bias
-        sparse, x, weight = _concatenated(self._sparse), x.float(), weight.float()
-        if needed[0]:
-            grad_x = _product(sparse, weight).addr_(self._constant, weight.sum(0))
-            for rows, part in self._whole:
-                grad_x[rows].addmm_(part, weight)
-        if needed[1]:
-            grad_weight = _product(_transposed(sparse, self._size), x)
+        x, weight = self._factors
+        found = list(empty_gradients(x, weight, False, False, False))
+        sparse = _concatenated(self._sparse) if any(self._needed) else None
+        if self._needed[0]:
+            found[0] = _product(sparse, weight).addr_(self._constant, weight.sum(0))
+        if self._needed[1]:
+            found[1] = _product(_transposed(sparse, weight.size(0)), x)
             if self._constant.any():
-                grad_weight.add_(self._constant @ x)
-            for rows, part in self._whole:
-                grad_weight.addmm_(part.t(), x[rows])
-        if needed[2]:
-            grad_bias = self._constant.sum().expand(self._size).clone()
-            grad_bias.index_add_(0, sparse.columns, sparse.values)
-            for _, part in self._whole:
-                grad_bias.add_(part.sum(0))
-        return grad_x, grad_weight, grad_bias
+                found[1].add_(self._constant @ x)
+        if self._needed[2]:
+            found[2] = self._constant.sum().expand(weight.size(0)).clone()
+            found[2].index_add_(0, sparse.columns, sparse.values)
+        for gradient, whole in zip(found, self._whole, strict=False):  # none is whole, or all are
+            gradient.add_(whole)
+        return tuple(found)
 
 
 def _product(sparse: SparseRows, dense: Tensor) -> Tensor:

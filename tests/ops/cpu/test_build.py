@@ -267,6 +267,33 @@ def test_a_compiler_that_fails(compiler, caplog):
     assert "install a C compiler" in message and "FAIRSEQ_SPARSE_NATIVE=0" in message
 
 
+def test_a_cache_that_is_not_safe_and_a_compiler_that_fails(
+    compiler, caplog, tmp_path, monkeypatch
+):
+    """Either could be mended, so both are told."""
+    compiler("echo 'no such header' >&2; exit 1")
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    monkeypatch.setenv("FAIRSEQ_SPARSE_CACHE", str(tmp_path / "open"))
+    forget_library()
+    try:
+        with caplog.at_level(logging.WARNING):
+            assert build.library() is None
+    finally:
+        forget_library()
+    (message,) = caplog.messages
+    assert str(tmp_path / "open") in message and "no such header" in message
+
+
+def test_a_folder_of_another_user_is_not_said_to_be_open(tmp_path, monkeypatch):
+    """There chmod would change nothing."""
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr("os.getuid", lambda: 1 << 20)
+    with pytest.raises(RuntimeError) as refused:
+        build._check_safety(tmp_path)
+    assert str(tmp_path) in str(refused.value) and "chmod" not in str(refused.value)
+
+
 def test_a_file_that_cannot_be_loaded(compiler, caplog):
     compiler('echo "not a library" > "$out"')
     forget_library()
