@@ -194,7 +194,7 @@ def results_of(
 
 
 def run(options: argparse.Namespace, record: harness.Record) -> int:
-    """Measure, and return 1 if a model itself failed: what is compared would miss it."""
+    """Measure, and return the exit status: 1 if fairseq itself could not decode a model."""
     from benchmark.decoding_plots import decoding_figures
     from fairseq_sparse.errors import AnalysisError, CheckpointError
     from fairseq_sparse.measure.translator import load_translator

@@ -307,7 +307,7 @@ def add_memory_on_gpu(results: list[dict], trainings: dict[str, Training], devic
 
 
 def run(options: argparse.Namespace, record: harness.Record) -> int:
-    """Measure, and return 1 if a model failed: what is compared would miss it."""
+    """Measure, and return the exit status: 1 if a model could not be trained."""
     with quiet(), tempfile.TemporaryDirectory() as folder:
         if not options.data:
             random_data.write(Path(folder), options.vocabulary, RANDOM_SENTENCES)

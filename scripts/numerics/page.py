@@ -142,7 +142,10 @@ class Figures:
 def write(
     output: Path, folder: Path, rows: int, seed: int, ops: list[str], everything: bool
 ) -> None:
-    """Write the page; ``everything``: whether ``ops`` are all that there are.
+    """Write the page.
+
+    Args:
+        everything: whether ``ops`` are all that can be measured.
 
     Raises:
         OSError: the figures of an op are missing, or the page cannot be written.
